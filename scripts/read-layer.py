@@ -35,7 +35,7 @@ def read_descriptor(volume):
         content = file.read()
     magic, version, length = struct.unpack_from("<8sII", content)
     if magic != b"STRGROOM" or version not in range(1, 9) or len(content) not in (16 + length + 32, 16 + length + 64):
-        sys.exit(f"{volume}: not a descriptor of format version 1 to 8")
+        sys.exit(f"{volume}: not a descriptor of format version 1 to 9")
     # During a re-encryption `kek` may open only some of the layers, which `Layer` notices.
     # The first tag is under `kek`, which opens the volume even while a re-wrap adds another KEK.
     return json.loads(content[16 : 16 + length]), content[: 16 + length], content[16 + length : 16 + length + 32]

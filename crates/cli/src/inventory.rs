@@ -9,15 +9,16 @@ use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore
 use strongroom_api::event::{Event, EventListQuery};
 use strongroom_api::host::Host;
 use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules};
-use strongroom_api::task::{Task, TaskListQuery};
+use strongroom_api::task::{Progress, ProgressUnit, Task, TaskListQuery, TaskState};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
 use strongroom_files::FileError;
-use strongroom_types::{display_bytes, parse_id};
+use strongroom_types::{display_bytes, parse_id, unix_milliseconds_now};
 use uuid::Uuid;
 
 use crate::api::{Api, ApiArguments, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
+use crate::progress::display_about;
 
 /// The default limit of a list.
 const MOST: u32 = 50;
@@ -143,6 +144,9 @@ fn describe(task: &Task) -> String {
     if let Some(progress) = task.progress.filter(|progress| progress.total > 0) {
         let percent = u128::from(progress.done) * 100 / u128::from(progress.total);
         text.push_str(&format!(", {percent} %"));
+        if let Some(left) = seconds_left(task.state, progress, elapsed_ms(task)) {
+            text.push_str(&format!(", about {} left", display_about(left)));
+        }
     }
     if task.cancelling && !task.state.is_over() {
         text.push_str(", to be ended");
@@ -154,6 +158,18 @@ fn describe(task: &Task) -> String {
         text.push_str(&format!("\n  next: {next}"));
     }
     text
+}
+
+fn elapsed_ms(task: &Task) -> u64 {
+    unix_milliseconds_now().saturating_sub(task.created_unix_ms)
+}
+
+/// How long a task takes that moves bytes, at the speed that it has had since it was requested.
+fn seconds_left(state: TaskState, progress: Progress, elapsed_ms: u64) -> Option<u64> {
+    let Progress { done, total, unit: ProgressUnit::Bytes } = progress else { return None };
+    let left = u128::from(total.saturating_sub(done)) * u128::from(elapsed_ms / 1000);
+    let left = left.checked_div(done.into()).filter(|_| state == TaskState::Running)?;
+    u64::try_from(left).ok()
 }
 
 /// The commands for events.
@@ -542,5 +558,20 @@ impl PolicyCommand {
                 ended(&api, output, WaitArguments::default(), "deleting", task, &said)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_takes_as_long_as_what_was_done() {
+        let progress = |done, unit| Progress { done, total: 4000, unit };
+        let left = |done| seconds_left(TaskState::Running, progress(done, ProgressUnit::Bytes), 60_000);
+        assert_eq!([left(1000), left(4000), left(0)], [Some(180), Some(0), None]);
+        assert_eq!(seconds_left(TaskState::Done, progress(1000, ProgressUnit::Bytes), 60_000), None);
+        assert_eq!(seconds_left(TaskState::Running, progress(1000, ProgressUnit::Steps), 60_000), None);
+        assert_eq!([90, 600, 7200].map(display_about), ["90 s", "10 min", "2 h"]);
     }
 }

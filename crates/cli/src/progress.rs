@@ -60,6 +60,15 @@ impl Drop for Meter {
     }
 }
 
+/// About how long something takes, for people.
+pub fn display_about(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
 fn bar(verb: &'static str, total_bytes: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total_bytes), ProgressDrawTarget::stderr());
     // A mistake in the template would show in the first run; the default bar is a sufficient

@@ -66,6 +66,10 @@ const DEEDS: &[Deed] = &[
         "vm snapshot create web1 quiet --quiesce --quiesce-within 1s",
         &["vm snapshot delete web1 quiet --yes"],
     ),
+    deed(
+        "vm snapshot create web1 both --with data1",
+        &["vm snapshot delete web1 both --yes", "disk snapshot delete data1 both --yes"],
+    ),
     deed("vm snapshot create web1 third --memory", &["vm snapshot delete web1 third --yes"]),
     deed("vm snapshot delete web1 first --yes", &["vm snapshot create web1 first"]),
     deed("vm disk add web1 --size 16M", &["vm disk remove web1 disk2 --yes"]),

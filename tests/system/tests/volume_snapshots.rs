@@ -235,6 +235,90 @@ fn ask(volume: &Volume<'_>, request: &Value) -> Value {
     serde_json::from_str::<Value>(&answer).unwrap()["answer"].clone()
 }
 
+/// A decision, and its SHA-256.
+const DECISION: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+const DECISION_SHA256: &str = "66687aadf862bd776c8fc18b8e9f8e20089714856ee233b3902a591d0d5f2925";
+
+/// Makes parts of a snapshot of two exposed volumes, as `volume snapshot create --with` does until
+/// it decides.
+fn make_parts(volumes: &[Volume<'_>; 2], id: &str, name: &str) {
+    use serde_json::json;
+    let path = |at: usize| volumes[at].path().canonicalize().unwrap();
+    let places = [json!({ "first": [path(1)] }), json!({ "after": path(0) })];
+    for (volume, place) in volumes.iter().zip(places) {
+        let terms = json!({ "place": place, "decision_sha256": DECISION_SHA256 });
+        let prepare =
+            json!({ "prepare_part": { "id": id, "name": name, "least_generation": 0, "terms": terms } });
+        assert_eq!(ask(volume, &prepare), "snapshot_prepared");
+    }
+    for volume in volumes {
+        assert_eq!(
+            ask(volume, &json!({ "freeze_for_snapshot": { "id": id, "lease_ms": 10_000 } })),
+            "frozen"
+        );
+    }
+    for volume in volumes {
+        let committed = ask(volume, &json!({ "commit_snapshot": { "id": id } }));
+        assert_eq!(committed["snapshotted"]["snapshot"], id, "{committed}");
+    }
+}
+
+/// The command that makes a snapshot of several volumes is killed when all have their parts, and
+/// when only the first one knows that it exists.
+#[test]
+fn a_snapshot_of_several_volumes_is_of_all_or_of_none_when_its_command_is_killed() {
+    use serde_json::json;
+    let scratch = Scratch::new();
+    let volumes = ["one", "two"].map(|name| Volume::create(&scratch, name, "16M", Protection::Encrypted));
+    let id = "11111111-2222-4333-8444-555555555555";
+    let exposed = volumes.each_ref().map(|volume| volume.expose());
+    make_parts(&volumes, id, "early");
+    for volume in &volumes {
+        let listed = snapshot(volume, "list", &[]).success();
+        assert!(listed.contains("no snapshots; early, of several volumes, is none"), "{listed}");
+    }
+    // A decision that is not the one that the parts were made for.
+    let other = DECISION.replacen('0', "1", 1);
+    let forged = json!({ "decide_snapshot": { "id": id, "decision": other } });
+    assert_eq!(ask(&volumes[1], &forged)["refused"]["code"], "no_snapshot");
+    // The processes that could still be told end, too.
+    exposed.into_iter().for_each(|one| one.kill());
+    wait_until("the volumes are free", || {
+        volumes.iter().all(|volume| volume.command("check", &["--data"]).status.success())
+    });
+    let exposed = volumes.each_ref().map(|volume| volume.expose());
+    for volume in &volumes {
+        let listed = snapshot(volume, "list", &[]).success();
+        assert!(listed.starts_with("no snapshots") && !listed.contains("early"), "{listed}");
+    }
+
+    let id = "66666666-2222-4333-8444-555555555555";
+    make_parts(&volumes, id, "late");
+    let decided = ask(&volumes[0], &json!({ "decide_snapshot": { "id": id, "decision": DECISION } }));
+    assert!(decided["snapshot_decided"]["generation"].is_u64(), "{decided}");
+    volumes.iter().for_each(|volume| assert_eq!(names_of(volume), ["late"]));
+    exposed.into_iter().for_each(|one| assert!(one.close().success()));
+    volumes.iter().for_each(|volume| assert_eq!(names_of(volume), ["late"]));
+    // The first volume has the record as long as the other one has not read it.
+    let first = volumes[0].path().to_str().unwrap().to_owned();
+    let refused = CommandLine::new(&scratch).run(&["volume", "delete", &first, "--yes"]).failure();
+    assert!(refused.contains("has not read it yet"), "{refused}");
+    snapshot_with_key(&volumes[1], "delete", &["late"]).success();
+    assert_eq!((names_of(&volumes[0]), names_of(&volumes[1])), (vec!["late".to_owned()], Vec::new()));
+    // Both make the next one.
+    let exposed = volumes.each_ref().map(|volume| volume.expose());
+    let with = volumes[1].path().to_str().unwrap().to_owned();
+    snapshot(&volumes[0], "create", &["next", "--with", &with]).success();
+    assert_eq!(names_of(&volumes[0]), ["late", "next"]);
+    assert_eq!(names_of(&volumes[1]), ["next"]);
+    exposed.into_iter().for_each(|one| assert!(one.close().success()));
+    for volume in &volumes {
+        let described = volume.command("info", &["--json"]).success();
+        assert!(!described.contains("undecided"), "{described}");
+        volume.command("check", &["--data"]).success();
+    }
+}
+
 /// A process that coordinates a group dies, or is too slow.
 #[test]
 fn a_freeze_ends_with_its_lease() {

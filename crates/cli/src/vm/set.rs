@@ -5,10 +5,13 @@ use std::fmt;
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::task::Task;
-use strongroom_api::vm::{Cdrom, MemorySize, PatchVm};
+use strongroom_api::vm::{Cdrom, Cryptoperiod, DayWindow, MemorySize, PatchVm, SetCryptoperiod};
+use strongroom_types::display_seconds;
 
 use super::options::{BootArguments, NetworkArguments, RestartArgument, cpus, parse_cdrom, parse_memory};
-use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use super::snapshot_schedule::parse_period;
+use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::duration::{display_time_of_day, parse_time_of_day};
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -16,11 +19,17 @@ use crate::output::Output;
 #[derive(Debug, Args)]
 #[command(after_help = "Only the given settings change. --net replaces all network interfaces.
 
+With --rekey-every the VM's data is put under new data keys when they have been used for so long, as by 'vm key rotate --data', in the \
+window if there is one. A VM that does not allow that then has it as soon as it does; an alarm says so if that is late, or fails. Not \
+together with other settings; the VM may run.
+
 Examples:
   strongroom vm set web1 --cpus 4 --memory 8G
   strongroom vm set web1 --net bridge=br0
   strongroom vm set web1 --cdrom none
-  strongroom vm set web1 --restart never")]
+  strongroom vm set web1 --restart never
+  strongroom vm set web1 --rekey-every 90d --rekey-window 01:00-05:00
+  strongroom vm set web1 --rekey-every never")]
 pub struct SetArguments {
     /// Name or id of the VM
     vm: String,
@@ -48,11 +57,64 @@ pub struct SetArguments {
     #[arg(long, value_enum)]
     restart: Option<RestartArgument>,
 
+    /// How long its data keys are used, 1d to 3660d, or `never` for no limit
+    #[arg(long, value_name = "TIME", value_parser = parse_rekey, conflicts_with_all = ["cpus", "memory", "networks", "cdrom", "kernel", "restart"])]
+    rekey_every: Option<Rekey>,
+
+    /// When in the day they may be renewed, UTC; at any time without it
+    #[arg(long, value_name = "HH:MM-HH:MM", requires = "rekey_every", value_parser = parse_window)]
+    rekey_window: Option<DayWindow>,
+
     #[command(flatten)]
     wait: WaitArguments,
 
     #[command(flatten)]
     api: ApiArguments,
+}
+
+/// What `--rekey-every` says.
+#[derive(Clone, Copy, Debug)]
+enum Rekey {
+    Every(u32),
+    Never,
+}
+
+fn parse_rekey(text: &str) -> Result<Rekey, String> {
+    if text == "never" { Ok(Rekey::Never) } else { parse_period(text).map(Rekey::Every) }
+}
+
+/// Parses `01:00-05:00`.
+fn parse_window(text: &str) -> Result<DayWindow, String> {
+    let (from, to) =
+        text.split_once('-').ok_or_else(|| format!("'{text}' is no window; write 01:00-05:00"))?;
+    Ok(DayWindow { from_minutes: parse_time_of_day(from)?, to_minutes: parse_time_of_day(to)? })
+}
+
+/// A cryptoperiod in words.
+pub fn in_words(cryptoperiod: &Cryptoperiod) -> String {
+    let every = format!("every {}", display_seconds(cryptoperiod.every_s.into()));
+    match cryptoperiod.window {
+        Some(DayWindow { from_minutes, to_minutes }) => format!(
+            "{every}, between {} and {} UTC",
+            display_time_of_day(from_minutes),
+            display_time_of_day(to_minutes)
+        ),
+        None => every,
+    }
+}
+
+#[derive(Serialize)]
+struct Rekeyed {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(skip)]
+    said: String,
+}
+
+impl fmt::Display for Rekeyed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
 }
 
 #[derive(Serialize)]
@@ -72,6 +134,9 @@ impl fmt::Display for Changed {
 impl SetArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        if let Some(rekey) = self.rekey_every {
+            return self.set_cryptoperiod(&self.api.connect()?, rekey, output);
+        }
         let wish = PatchVm {
             cpus: self.cpus.map(cpus).transpose()?,
             memory_bytes: self.memory,
@@ -91,5 +156,23 @@ impl SetArguments {
         }
         let task = follow(&api, output, "changing", task)?;
         output.answer(&Changed { task, vm: self.vm.clone() })
+    }
+
+    fn set_cryptoperiod(&self, api: &Api, rekey: Rekey, output: &Output) -> Result<(), CliError> {
+        let cryptoperiod = match (rekey, self.rekey_window) {
+            (Rekey::Every(every_s), window) => Some(Cryptoperiod { every_s, window }),
+            (Rekey::Never, None) => None,
+            (Rekey::Never, Some(_)) => {
+                return Err(CliError::Usage("there is no window without a period".to_owned()));
+            }
+        };
+        let said = match &cryptoperiod {
+            Some(wanted) => format!("the data keys of {} are renewed {}", self.vm, in_words(wanted)),
+            None => format!("the data keys of {} are not renewed by themselves", self.vm),
+        };
+        let wish = SetCryptoperiod { cryptoperiod };
+        // The task is done with the answer.
+        let task = api.patch(&format!("/v1/vms/{}/cryptoperiod", segment(&self.vm)), &wish)?;
+        output.answer(&Rekeyed { task, said })
     }
 }

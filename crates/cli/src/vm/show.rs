@@ -6,10 +6,11 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::host::Host;
-use strongroom_api::vm::{RestartPolicy, VmView};
+use strongroom_api::vm::{CryptoperiodView, RestartPolicy, VmView};
 use strongroom_types::display_bytes;
 
 use super::hardware::{self, Line};
+use super::set::in_words;
 use super::snapshot::others_of;
 use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
@@ -73,6 +74,19 @@ impl fmt::Display for Shown {
             (Some(key), _) => writeln!(f, "key         {} at {}", key.key, key.provider)?,
             (None, true) => writeln!(f, "key         not made yet")?,
             (None, false) => writeln!(f, "key         none: NOT encrypted")?,
+        }
+        if let Some(since) = vm.data_keys_unix_seconds {
+            write!(f, "data keys   of {}", utc(since))?;
+            if let Some(CryptoperiodView { period, next_unix_seconds, waits, failed }) = &vm.cryptoperiod {
+                write!(f, "; renewed {}, next {}", in_words(period), utc(*next_unix_seconds))?;
+                if let Some(why) = waits {
+                    write!(f, ", waits: {why}")?;
+                }
+                if let Some(failed) = failed {
+                    write!(f, "; failed at {}: {}", utc(failed.at_unix_seconds), failed.reason)?;
+                }
+            }
+            writeln!(f)?;
         }
         writeln!(f, "processors  {}", summary.cpus)?;
         write!(f, "memory      {}", display_bytes(summary.memory_bytes))?;

@@ -12,7 +12,7 @@ use strongroom_types::display_seconds;
 
 use super::quiesce::QuiesceArguments;
 use crate::api::{Api, ApiArguments, segment};
-use crate::duration::parse_seconds;
+use crate::duration::{display_time_of_day, parse_seconds, parse_time_of_day};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
@@ -63,23 +63,9 @@ pub struct ScheduleArguments {
     api: ApiArguments,
 }
 
-fn parse_period(text: &str) -> Result<u32, String> {
+/// Parses a period, in seconds.
+pub fn parse_period(text: &str) -> Result<u32, String> {
     u32::try_from(parse_seconds(text)?).map_err(|_| format!("'{text}' is too long"))
-}
-
-/// Parses `02:00`, in minutes after midnight.
-fn parse_time_of_day(text: &str) -> Result<u32, String> {
-    let unusable = || format!("'{text}' is not a time of the day; write 02:00 or 14:30");
-    let (hours, minutes) = text.split_once(':').ok_or_else(unusable)?;
-    let number = |text: &str, end: u32| {
-        let number = text.parse::<u32>().ok().filter(|number| text.len() == 2 && *number < end);
-        number.filter(|_| text.bytes().all(|byte| byte.is_ascii_digit())).ok_or_else(unusable)
-    };
-    Ok(number(hours, 24)? * 60 + number(minutes, 60)?)
-}
-
-fn display_time_of_day(minutes: u32) -> String {
-    format!("{:02}:{:02}", minutes / 60, minutes % 60)
 }
 
 #[derive(Serialize)]
@@ -201,18 +187,4 @@ impl ScheduleArguments {
 fn others(schedule: &SnapshotSchedule, every_s: Option<u32>) -> impl Iterator<Item = SnapshotRule> {
     let rules = schedule.rules.iter().map(|known| known.rule.clone());
     rules.filter(move |rule| every_s.is_some_and(|every_s| rule.every_s != every_s))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_of_day_has_two_digits_each() {
-        assert_eq!(parse_time_of_day("02:05"), Ok(125));
-        assert_eq!(display_time_of_day(1439), "23:59");
-        for text in ["", "2:00", "24:00", "02:60", "02", "+2:00", "02:00:00", "aa:bb"] {
-            assert!(parse_time_of_day(text).is_err(), "{text}");
-        }
-    }
 }

@@ -311,7 +311,7 @@ impl InfoArguments {
         };
         let contents = described.space.views.iter().map(content).collect();
         let (volume, chain) = (VolumeFacts::from(&described), chain.collect());
-        let snapshot = volume.exposure.as_ref().and_then(|_| statistics_of(&self.path));
+        let snapshot = volume.exposure.as_ref().and_then(|_| statistics_of(&self.path, Peer::Trusted));
         let statistics = snapshot.as_ref().map(StatisticsFacts::from);
         output.answer(&Info { volume, chain, contents, log, authenticated, datastore, statistics })
     }

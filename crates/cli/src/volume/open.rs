@@ -93,8 +93,11 @@ impl OpenArguments {
         access: Access,
     ) -> Result<(VolumeHead, OpenLayer, Deks, VolumeKey), CliError> {
         let key = self.ask_for_key(path)?;
-        let (head, layer, deks) = open_apart(path, &self.options(&key, access))?;
+        let (mut head, layer, deks) = open_apart(path, &self.options(&key, access))?;
         head.descriptor().expect_volume(path, self.freshness.expect_volume)?;
+        if access == Access::ReadWrite {
+            head.resolve_group(key.protection())?;
+        }
         Ok((head, layer, deks, key))
     }
 

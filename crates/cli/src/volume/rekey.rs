@@ -15,12 +15,12 @@ use strongroom_keys::ProviderName;
 use strongroom_libvirt::Service;
 use strongroom_memory::secret::SecretBytes;
 use strongroom_processes::Signals;
-use strongroom_worker::Throttle;
+use strongroom_worker::{ClientShare, Throttle};
 
 use super::create::TagArguments;
 use super::open::{FreshnessArguments, LockArguments};
 use super::reencrypt::Reencryption;
-use super::snapshot::parse_rate;
+use super::snapshot::{parse_client_share, parse_rate};
 use crate::error::CliError;
 use crate::keys::{KeyArguments, ask_twice, read_passphrase};
 use crate::output::Output;
@@ -42,7 +42,8 @@ the datastore needs room for the largest layer once more. If the command is inte
 again to continue; --cancel leaves a volume that is not exposed under the key that it had. Without a new key \
 (--to-...) the new data keys are under the present one, which still opens old data keys in old copies of \
 the descriptor. With one, no data key is ever under both, and until the volume is done it does not open. \
-An exposed volume gets its new key first, and is used meanwhile: the job works half of the time. \
+An exposed volume gets its new key first, and is used meanwhile: the job pauses so that its clients keep \
+--clients-keep percent of their speed. \
 With --integrity the rewritten volume has tags of that algorithm, without them with --no-integrity.
 
 Examples:
@@ -71,6 +72,10 @@ pub struct RekeyArguments {
     /// The most bytes per second that --data writes while the volume is exposed, as in 50M
     #[arg(long, value_name = "SIZE", value_parser = parse_rate, requires = "data")]
     rate: Option<u64>,
+
+    /// What the clients of an exposed volume keep of their speed beside --data, in percent: 0 to 99
+    #[arg(long, value_name = "PERCENT", value_parser = parse_client_share, default_value = "80", requires = "data")]
+    clients_keep: ClientShare,
 
     #[command(flatten)]
     tags: TagArguments,
@@ -207,7 +212,7 @@ impl RekeyArguments {
             path,
             to: if self.target.are_given() { NewSeal::NewKek(&source) } else { NewSeal::SameKek },
             tags: self.new_tags(),
-            throttle: Throttle { bytes_per_second: self.rate, ..Throttle::default() },
+            throttle: Throttle { bytes_per_second: self.rate, clients_keep: self.clients_keep },
             key: &self.key,
             freshness: self.freshness,
             lock: self.lock,

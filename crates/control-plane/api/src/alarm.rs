@@ -61,6 +61,8 @@ pub enum AlarmKind {
     DiskSlow,
     /// A scheduled snapshot of a VM failed, or could not be made in time.
     SnapshotMissed,
+    /// The cryptoperiod of a VM's data keys is over, and they were not renewed.
+    DataKeysOverdue,
     /// A host runs a VM, or a datastore holds one, that is not in the inventory.
     Orphan,
     /// The inventory has a VM that its host cannot find.
@@ -91,6 +93,7 @@ impl AlarmKind {
             Self::HostNotCryptoSafe => "host_not_crypto_safe",
             Self::VmCrashed => "vm_crashed",
             Self::SnapshotMissed => "snapshot_missed",
+            Self::DataKeysOverdue => "data_keys_overdue",
             Self::Orphan => "orphan",
             Self::VmMissing => "vm_missing",
             Self::Unknown => "unknown",

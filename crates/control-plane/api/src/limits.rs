@@ -47,6 +47,15 @@ pub const SNAPSHOTS_UNSCHEDULED: usize = 5;
 /// Most snapshots that the rules of a VM keep together.
 pub const SCHEDULED_SNAPSHOTS_MAX: usize = SNAPSHOTS_MAX - SNAPSHOTS_UNSCHEDULED;
 
+/// Shortest cryptoperiod of a VM's data keys, in seconds: a renewal writes all of its data.
+pub const CRYPTOPERIOD_MIN_S: u32 = 86_400;
+
+/// Longest cryptoperiod of a VM's data keys, in seconds: ten years.
+pub const CRYPTOPERIOD_MAX_S: u32 = 3660 * 86_400;
+
+/// The unit of that period, in seconds: a window for renewals comes once a day.
+pub const CRYPTOPERIOD_UNIT_S: u32 = 86_400;
+
 /// Size of a chunk in maps of volumes if a request names none, in bytes.
 pub const CHUNK_DEFAULT_BYTES: u64 = 64 * 1024;
 

@@ -110,6 +110,7 @@ pub const OPERATIONS: &[Operation] = {
         op("vm_resize_disk", Patch, "/v1/vms/{vm}/disks/{disk}", Ciphertext),
         op("vm_import_disk", Post, "/v1/vms/{vm}/disks/{disk}/import", GuestData),
         op("vm_rotate_key", Post, "/v1/vms/{vm}/key/rotate", Ciphertext),
+        op("vm_cryptoperiod_set", Patch, "/v1/vms/{vm}/cryptoperiod", Ciphertext),
         op("vm_key_status", Get, "/v1/vms/{vm}/key-status", None),
         op("vm_stats", Get, "/v1/vms/{vm}/stats", None),
         op("volume_list", Get, "/v1/volumes", None),

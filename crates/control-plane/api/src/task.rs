@@ -35,7 +35,7 @@ pub struct Task {
     /// Whether a cancellation was requested.
     pub cancelling: bool,
     /// The name of the token that requested it, `strongroom` for automatic tasks, or
-    /// `strongroom-schedule` for those of a snapshot schedule.
+    /// `strongroom-schedule` for those of a schedule.
     pub by: String,
     /// When it was requested, in milliseconds since 1970.
     pub created_unix_ms: u64,
@@ -74,6 +74,8 @@ pub enum TaskKind {
     VmSnapshotDelete,
     /// Changes the schedule of a VM's snapshots.
     VmSnapshotSchedule,
+    /// Changes how long a VM's data keys are used.
+    VmCryptoperiod,
     /// Makes a VM a template.
     VmTemplate,
     /// Makes a template a VM again.
@@ -150,6 +152,7 @@ impl TaskKind {
             Self::VmSnapshotRevert => "vm_snapshot_revert",
             Self::VmSnapshotDelete => "vm_snapshot_delete",
             Self::VmSnapshotSchedule => "vm_snapshot_schedule",
+            Self::VmCryptoperiod => "vm_cryptoperiod",
             Self::VmTemplate => "vm_template",
             Self::VmTemplateUndo => "vm_template_undo",
             Self::VmResume => "vm_resume",

@@ -20,7 +20,8 @@ pub use hardware::{
 pub(crate) use query::no_longer_than;
 pub use query::{VmListQuery, VmSort};
 pub use schedule::{
-    RunOutcome, ScheduledRule, ScheduledRun, SetSnapshotSchedule, SnapshotRule, SnapshotSchedule,
+    Cryptoperiod, CryptoperiodView, DayWindow, FailedRenewal, RunOutcome, ScheduledRule, ScheduledRun,
+    SetCryptoperiod, SetSnapshotSchedule, SnapshotRule, SnapshotSchedule,
 };
 pub use snapshot::{CreateSnapshot, QuiesceWithin, RevertVm, Snapshot, SnapshotGroup};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};

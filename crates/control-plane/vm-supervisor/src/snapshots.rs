@@ -37,8 +37,8 @@ use strongroom_host::vm_directory::VmRecord;
 use strongroom_keys::Kek;
 use strongroom_types::{SnapshotId, VolumeSize};
 use strongroom_worker::control::{
-    Answer, Client, ControlError, GroupError, GroupVolume, GroupedSnapshot, Peer, Request, SNAPSHOT_WITHIN,
-    SnapshotGroup,
+    Answer, Client, ControlError, GroupError, GroupRecord, GroupVolume, GroupedSnapshot, Peer, Request,
+    SNAPSHOT_WITHIN, SnapshotGroup,
 };
 use strongroom_worker::{MergeError, Progress as Transferred, complete, merge_next};
 
@@ -637,7 +637,9 @@ fn group_of(snapshot: &NewVmSnapshot, volumes: &[Volume]) -> SnapshotGroup {
         path: volume.path.clone(),
         least_generation: volume.descriptor.generation,
     };
-    SnapshotGroup { id, name, volumes: volumes.iter().map(group).collect(), peer: Peer::ThisProcess }
+    let volumes = volumes.iter().map(group).collect();
+    // `vm.json` lists it, or does not.
+    SnapshotGroup { id, name, volumes, peer: Peer::ThisProcess, record: GroupRecord::Callers }
 }
 
 fn group_problem(error: &GroupError) -> Problem {

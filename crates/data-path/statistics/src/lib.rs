@@ -19,5 +19,5 @@ mod summary;
 pub use histogram::{BUCKETS, Histogram, bucket_of, upper_bound_ns};
 pub use page::{LANES_MAX, LAYOUT, PAGE_WORDS, Page, PageError};
 pub use recorder::{Clock, Recorder, Recorders};
-pub use snapshot::{Counters, ErrorKind, Errors, Operation, Snapshot};
+pub use snapshot::{Answered, Counters, ErrorKind, Errors, Operation, Snapshot};
 pub use summary::{Summary, display_latency};

@@ -14,7 +14,7 @@ use crate::page::{
     BLOCK_WORDS, BYTES, ERRORS, IN_FLIGHT, LANES_MAX, LATENCY, PAGE_WORDS, PROGRESS_NS, PageError, TIME_NS,
     operation_words,
 };
-use crate::snapshot::{ErrorKind, Operation};
+use crate::snapshot::{Answered, ErrorKind, Operation};
 
 /// Converts this process's instants to nanoseconds of CLOCK_MONOTONIC, which all processes share.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +95,23 @@ impl Recorders {
             block[IN_FLIGHT].load(Ordering::Relaxed) > 0
                 || block[PROGRESS_NS].load(Ordering::Relaxed) >= then_ns
         })
+    }
+
+    /// The reads and writes that clients have had answered; `None` if nothing is counted.
+    pub fn answered(&self) -> Option<Answered> {
+        let words = self.0.as_ref()?.words.words();
+        let mut all = Answered::default();
+        for lane in 0..LANES_MAX {
+            for operation in [Operation::Read, Operation::Write] {
+                let counters = &words[lane * BLOCK_WORDS + operation_words(operation)..];
+                let sum = |words: &[AtomicU64]| {
+                    words.iter().fold(0_u64, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)))
+                };
+                all.requests = all.requests.wrapping_add(sum(&counters[LATENCY..LATENCY + BUCKETS]));
+                all.time_ns = all.time_ns.wrapping_add(sum(&counters[TIME_NS..=TIME_NS]));
+            }
+        }
+        Some(all)
     }
 
     /// A recorder for a lane, the only writer of its block until it is dropped. A recorder beyond

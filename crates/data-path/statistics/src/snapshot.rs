@@ -158,6 +158,26 @@ impl Counters {
     }
 }
 
+/// The reads and writes that clients have had answered, and the sum of their latencies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// Their number.
+    pub requests: u64,
+    /// The sum of their latencies, in nanoseconds.
+    pub time_ns: u64,
+}
+
+impl Answered {
+    /// What was answered since `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(before.requests),
+            time_ns: self.time_ns.saturating_sub(before.time_ns),
+        }
+    }
+}
+
 /// The statistics of a volume since its page was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -185,6 +205,15 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The reads and writes that were answered.
+    pub fn answered(&self) -> Answered {
+        let [read, write] = [&self.read, &self.write];
+        Answered {
+            requests: read.requests().saturating_add(write.requests()),
+            time_ns: read.time_ns.saturating_add(write.time_ns),
+        }
+    }
+
     /// The counters of an operation.
     pub fn of(&self, operation: Operation) -> &Counters {
         match operation {

@@ -10,12 +10,14 @@ use crate::merge::MergeError;
 use crate::stack::assemble_destaged;
 
 /// Brings the volume at `path` into the state after an orderly end of its exposure: its log is
-/// empty, and everything is durable. Then another layer can be put on it.
+/// empty, everything is durable, and it has no part of an interrupted snapshot of several volumes.
+/// Then another layer can be put on it.
 ///
 /// # Errors
 /// If the volume is in use or cannot be written.
 pub fn complete(path: &Path, options: &OpenOptions<'_>) -> Result<(), MergeError> {
-    let volume = open(path, &OpenOptions { access: Access::ReadWrite, ..*options })?;
+    let mut volume = open(path, &OpenOptions { access: Access::ReadWrite, ..*options })?;
+    volume.head.resolve_group(options.protection)?;
     let disk = assemble_destaged(volume)?;
     Client::open(&*disk)?.flush()?;
     // The log is emptied when the last reference to the disk is dropped, which is here.

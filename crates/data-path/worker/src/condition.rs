@@ -96,6 +96,13 @@ pub struct MergeReport {
     pub copied_bytes: u64,
     /// The upper layer's size.
     pub total_bytes: u64,
+    /// The speed that it has had. A former program does not say.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bytes_per_second: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Whether a merge goes on.

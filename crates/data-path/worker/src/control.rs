@@ -17,15 +17,19 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
-use strongroom_datastore::file::{CONTROL_SOCKET, LayerRecord};
+use strongroom_datastore::file::{CONTROL_SOCKET, Decision, GroupTerms, LayerRecord};
 use strongroom_keys::{KekSource, LeaseStatus, ProviderKeyId, ProviderName};
 use strongroom_statistics::Snapshot;
 use strongroom_types::{KekId, LayerId, SnapshotId, SnapshotName, VolumeSize};
 use strongroom_wire::Formats;
 use thiserror::Error;
 
-pub use self::group::{FrozenGroup, GroupError, GroupVolume, GroupedSnapshot, PreparedGroup, SnapshotGroup};
+pub use self::group::{
+    FrozenGroup, GroupError, GroupRecord, GroupVolume, GroupedSnapshot, PreparedGroup, SnapshotGroup,
+    resolve_exposed,
+};
 use crate::condition::Condition;
+use crate::pace::Throttle;
 
 /// The format of requests and answers. Another format is refused with an error that has both
 /// numbers.
@@ -82,6 +86,19 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
+    /// As `PrepareSnapshot`, for a snapshot that no control plane knows: it exists in all of the
+    /// volumes when the first one's descriptor says so. When its layer is durable, the volume has a
+    /// part, which the decision makes a snapshot.
+    PreparePart {
+        /// Its id, the same in each of the volumes.
+        id: SnapshotId,
+        /// Its name.
+        name: SnapshotName,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+        /// The group.
+        terms: GroupTerms,
+    },
     /// Freeze the volume for a prepared snapshot: from the answer on no write is done, until the
     /// snapshot is committed or abandoned, or the lease is over.
     FreezeForSnapshot {
@@ -96,7 +113,19 @@ pub enum Request {
         /// The snapshot.
         id: SnapshotId,
     },
-    /// Abandon a prepared snapshot. Clients are served again.
+    /// Make the volume's part a snapshot. May be repeated.
+    DecideSnapshot {
+        /// The snapshot.
+        id: SnapshotId,
+        /// What proves that it exists.
+        decision: Decision,
+    },
+    /// Remove the record that the snapshot was made: all volumes of the group know it.
+    EndSnapshotGroup {
+        /// The snapshot.
+        id: SnapshotId,
+    },
+    /// Abandon a prepared snapshot, or a part that is not decided. Clients are served again.
     AbandonSnapshot {
         /// The snapshot.
         id: SnapshotId,
@@ -138,9 +167,9 @@ pub enum Request {
 pub enum MergeAct {
     /// Begin, or go on.
     Start {
-        /// The most bytes per second; none but the clients' needs without it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        bytes_per_second: Option<u64>,
+        /// How it shares the machine with the clients.
+        #[serde(flatten)]
+        throttle: Throttle,
     },
     /// Wait until it is started again, or the volume is exposed again. What is copied stays.
     Pause,
@@ -223,6 +252,11 @@ pub enum Answer {
     SnapshotPrepared,
     /// The volume is frozen.
     Frozen,
+    /// The snapshot exists, or its group has ended.
+    SnapshotDecided {
+        /// The descriptor's generation now.
+        generation: u64,
+    },
     /// The snapshot is not, or no longer, prepared.
     SnapshotAbandoned,
     /// The snapshot was deleted.
@@ -309,6 +343,9 @@ pub struct MergeStatus {
     pub copied_bytes: u64,
     /// The upper layer's size.
     pub total_bytes: u64,
+    /// How long it takes at the speed that it has had, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
     /// Why it waits, or has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -506,8 +543,8 @@ pub fn status_of(path: &Path) -> Option<Status> {
 
 /// Asks the process that exposes the volume for the statistics of its clients; `None` from a
 /// program that does not count.
-pub fn statistics_of(path: &Path) -> Option<Snapshot> {
-    match Client::connect(path).ok()??.ask(Request::Statistics, TOLD_WITHIN) {
+pub fn statistics_of(path: &Path, supervisor: Peer) -> Option<Snapshot> {
+    match Client::connect_to(path, supervisor).ok()??.ask(Request::Statistics, TOLD_WITHIN) {
         Ok(Answer::Statistics(snapshot)) => Some(*snapshot),
         _ => None,
     }

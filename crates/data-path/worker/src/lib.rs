@@ -36,6 +36,7 @@ mod file_writer;
 pub mod layers;
 mod merge;
 mod merging;
+mod pace;
 pub mod placement;
 pub mod process;
 pub mod process_main;
@@ -51,9 +52,10 @@ pub use complete::complete;
 pub use destaging::Destaging;
 pub use layers::StackError;
 pub use merge::{Copying, MergeError, Merged, Step, Stride, merge_next};
+pub use pace::{BadClientShare, ClientShare, Throttle};
 pub use process::{ProcessError, prepare_for_keys};
 pub use reencrypt::{
-    ReencryptProgress, Reencrypted, ServedError, ServedVolume, Throttle, cancel_served, reencrypt,
+    ReencryptProgress, Reencrypted, ServedError, ServedVolume, cancel_served, reencrypt,
     reencrypt_served,
 };
 pub use stack::{assemble, assemble_destaged, assemble_over};

@@ -31,7 +31,7 @@ const WINDOW_BYTES: u64 = 1 << 30;
 const ZEROED_BYTES: u64 = 16 << 20;
 
 /// How a volume that nobody serves is merged: at the speed of its disk.
-const UNSERVED: Stride = Stride { depth: DEPTH, piece_bytes: 1 << 20, step_bytes: 16 << 20 };
+pub(crate) const UNSERVED: Stride = Stride { depth: DEPTH, piece_bytes: 1 << 20, step_bytes: 16 << 20 };
 
 /// The reasons why two layers cannot be merged.
 #[derive(Debug, Error)]
@@ -70,22 +70,24 @@ pub fn merge_next(
     let Some(opened) = open_merge(path, options)? else { return Ok(None) };
     let OpenMerge { size_bytes, layers, keys, finish } = opened;
     let stages = MergeStages::merging(layers, keys)?;
-    let moved_bytes = copy_all(&stages, size_bytes, &mut |copying| progress.at(copying.copied_bytes()))?;
+    let moved_bytes =
+        copy_all(&stages, size_bytes, UNSERVED, &mut |copying| progress.at(copying.copied_bytes()))?;
     progress.at(size_bytes)?;
     drop(stages);
     let descriptor = finish.finish(options)?;
     Ok(Some(Merged { descriptor, moved_bytes }))
 }
 
-/// Moves all that the upper layer has, durably, at the speed of the disk. `each` is called before
-/// each step, and can end it. Returns how many bytes were written.
+/// Moves all that the upper layer has, durably. `each` is called before each step, and can end it.
+/// Returns how many bytes were written.
 pub(crate) fn copy_all(
     stages: &MergeStages,
     size_bytes: u64,
+    stride: Stride,
     each: &mut dyn FnMut(&Copying<'_>) -> Result<(), TransferError>,
 ) -> Result<u64, TransferError> {
-    let event_loop = Rc::new(Ring::new(2 * UNSERVED.depth)?);
-    let mut copying = Copying::open(stages, 0..size_bytes, event_loop, UNSERVED)?;
+    let event_loop = Rc::new(Ring::new(2 * stride.depth)?);
+    let mut copying = Copying::open(stages, 0..size_bytes, event_loop, stride)?;
     loop {
         each(&copying)?;
         if copying.step()? == Step::Ended {

@@ -5,12 +5,7 @@
 //! blocks go to the upper layer meanwhile, so a step needs no lock against them. When everything is
 //! durable in the lower layer, the supervisor has a successor serve without the upper one.
 //!
-//! ```text
-//! a step -> a pause, nine times as long as the step while clients ask for anything -> the next step
-//! ```
-//!
-//! So a busy volume gives the merge a tenth of its time, whatever its disk and its processors can
-//! do, and an idle one all of it. A person can set a limit in bytes per second beside that.
+//! [`Pace`] says how long it pauses after each step, so that clients keep their speed.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -29,6 +24,7 @@ use thiserror::Error;
 use crate::condition::{MergeReport, MergeState};
 use crate::layers::MergeStages;
 use crate::merge::{Copying, Step, Stride};
+use crate::pace::{Pace, Throttle};
 use crate::transfer::TransferError;
 
 /// Small steps: a request of a client waits for one of them at most.
@@ -39,11 +35,8 @@ const SERVED: Stride = Stride { depth: 4, piece_bytes: 256 << 10, step_bytes: 51
 #[cfg(test)]
 const SERVED: Stride = Stride { depth: 2, piece_bytes: 8 << 10, step_bytes: 8 << 10 };
 
-/// A merge beside busy clients works for one part of so many of the time.
-const PARTS_OF_TIME: u32 = 10;
-
-/// The longest pause after a step: a disk that was stalled once is tried again.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How often a paused merge looks whether it goes on, beside being woken.
+const PAUSED_FOR: Duration = Duration::from_secs(5);
 
 /// How often the progress is reported.
 const REPORTS_EVERY: Duration = Duration::from_secs(1);
@@ -53,9 +46,9 @@ const REPORTS_EVERY: Duration = Duration::from_secs(1);
 pub struct MergeOrder {
     /// Everything before this byte was copied by a predecessor that handed over in order.
     pub copied_bytes: u64,
-    /// The most bytes per second; no limit but the clients' needs if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes_per_second: Option<u64>,
+    /// How it shares the machine with the clients.
+    #[serde(flatten)]
+    pub throttle: Throttle,
     /// Whether it is to wait.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_paused: bool,
@@ -88,6 +81,8 @@ struct Shared {
     stop: AtomicBool,
     order: Mutex<MergeOrder>,
     copied_bytes: AtomicU64,
+    /// Since when it goes as it goes now, and what was copied then.
+    since: Mutex<(Instant, u64)>,
     state: Mutex<MergeState>,
     /// Wakes the thread that merges.
     waker: Mutex<Option<Arc<Waker>>>,
@@ -108,6 +103,7 @@ impl Merging {
             recorders,
             stop: AtomicBool::new(false),
             copied_bytes: AtomicU64::new(order.copied_bytes),
+            since: Mutex::new((Instant::now(), order.copied_bytes)),
             order: Mutex::new(order),
             state: Mutex::new(MergeState::UnderWay),
             waker: Mutex::new(None),
@@ -122,6 +118,7 @@ impl Merging {
     /// Goes on at another speed, or pauses.
     pub fn adjust(&self, order: MergeOrder) {
         *self.shared.order.lock() = order;
+        *self.shared.since.lock() = (Instant::now(), self.shared.copied_bytes.load(Ordering::SeqCst));
         self.shared.wake();
     }
 
@@ -168,6 +165,7 @@ impl MergingWatch {
             state: self.0.state.lock().clone(),
             copied_bytes: self.0.copied_bytes.load(Ordering::SeqCst),
             total_bytes: self.0.stages.size_bytes(),
+            bytes_per_second: self.0.bytes_per_second(),
         }
     }
 }
@@ -186,6 +184,13 @@ enum Turn {
 }
 
 impl Shared {
+    /// How fast it has gone since it was last adjusted.
+    fn bytes_per_second(&self) -> u64 {
+        let (since, then_bytes) = *self.since.lock();
+        let bytes = self.copied_bytes.load(Ordering::SeqCst).saturating_sub(then_bytes);
+        (bytes as f64 / since.elapsed().as_secs_f64().max(1e-3)) as u64
+    }
+
     fn wake(&self) {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake();
@@ -213,14 +218,14 @@ impl Shared {
     fn copy(&self, ring: &Ring) -> Result<Turn, MergingError> {
         let left: Range<u64> = self.copied_bytes.load(Ordering::SeqCst)..self.stages.size_bytes();
         let mut copying = Copying::open(&self.stages, left, Rc::new(ring.clone()), SERVED)?;
-        let mut pace = Pace::new();
+        let (mut pace, mut reports) = (Pace::new(), Reports::new());
         loop {
-            if self.await_turn(ring, &mut copying, &mut pace)? == Turn::Stop {
+            if self.await_turn(ring, &mut copying, &pace, &mut reports)? == Turn::Stop {
                 return Ok(Turn::Stop);
             }
-            pace.begin();
+            pace.begin(self.recorders.answered());
             let Step::Wrote(bytes) = copying.step()? else { break };
-            pace.end(bytes);
+            pace.end(bytes, self.recorders.answered());
             self.copied_bytes.store(copying.copied_bytes(), Ordering::SeqCst);
         }
         copying.finish()?;
@@ -232,20 +237,24 @@ impl Shared {
         &self,
         ring: &Ring,
         copying: &mut Copying<'_>,
-        pace: &mut Pace,
+        pace: &Pace,
+        reports: &mut Reports,
     ) -> Result<Turn, MergingError> {
         loop {
             if self.stop.load(Ordering::SeqCst) {
                 return Ok(Turn::Stop);
             }
             let now = Instant::now();
-            if pace.take_due_report(now) {
+            if reports.take_due(now) {
                 self.told.wake();
             }
             let order = *self.order.lock();
             let pause = match order.is_paused {
-                true => PAUSE_MAX,
-                false => pace.pause(order.bytes_per_second, &self.recorders, now),
+                true => PAUSED_FOR,
+                false => {
+                    let are_busy = self.recorders.have_worked_since(pace.began());
+                    pace.pause(order.throttle, are_busy, now)
+                }
             };
             if pause.is_zero() {
                 return Ok(Turn::Step);
@@ -272,73 +281,20 @@ impl Shared {
     }
 }
 
-/// When steps are due.
-struct Pace {
-    began: Instant,
-    took: Duration,
-    bytes: u64,
-    reported: Instant,
-}
+/// When the progress is reported.
+struct Reports(Instant);
 
-impl Pace {
+impl Reports {
     fn new() -> Self {
-        let now = Instant::now();
-        Self { began: now, took: Duration::ZERO, bytes: 0, reported: now }
-    }
-
-    fn begin(&mut self) {
-        self.began = Instant::now();
-    }
-
-    fn end(&mut self, bytes: u64) {
-        (self.took, self.bytes) = (self.began.elapsed(), bytes);
-    }
-
-    /// How long the next step has to wait.
-    fn pause(&self, bytes_per_second: Option<u64>, recorders: &Recorders, now: Instant) -> Duration {
-        let is_busy = recorders.have_worked_since(self.began);
-        let wanted = pause_of(self.took, self.bytes, bytes_per_second, is_busy);
-        wanted.saturating_sub(now.saturating_duration_since(self.began + self.took))
+        Self(Instant::now())
     }
 
     /// Whether a report is due, which then counts as made.
-    fn take_due_report(&mut self, now: Instant) -> bool {
-        let is_due = now.saturating_duration_since(self.reported) >= REPORTS_EVERY;
+    fn take_due(&mut self, now: Instant) -> bool {
+        let is_due = now.saturating_duration_since(self.0) >= REPORTS_EVERY;
         if is_due {
-            self.reported = now;
+            self.0 = now;
         }
         is_due
-    }
-}
-
-/// The pause after a step that took so long.
-fn pause_of(took: Duration, bytes: u64, bytes_per_second: Option<u64>, is_busy: bool) -> Duration {
-    let for_clients = if is_busy { took * (PARTS_OF_TIME - 1) } else { Duration::ZERO };
-    let for_limit = bytes_per_second.map_or(Duration::ZERO, |limit| {
-        Duration::from_secs_f64(bytes as f64 / limit.max(1) as f64).saturating_sub(took)
-    });
-    for_clients.min(PAUSE_MAX).max(for_limit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn busy_clients_get_nine_parts_of_ten() {
-        let took = Duration::from_millis(3);
-        assert_eq!(pause_of(took, 1 << 20, None, true), 9 * took);
-        assert_eq!(pause_of(took, 1 << 20, None, false), Duration::ZERO);
-        assert_eq!(pause_of(Duration::from_secs(60), 1, None, true), PAUSE_MAX);
-    }
-
-    #[test]
-    fn a_limit_holds_for_idle_clients_too() {
-        let took = Duration::from_millis(100);
-        // 1 MiB at 2 MiB a second.
-        let pause = pause_of(took, 1 << 20, Some(2 << 20), false);
-        assert_eq!(pause, Duration::from_millis(400));
-        assert_eq!(pause_of(took, 1 << 20, Some(1 << 30), true), 9 * took);
-        assert_eq!(pause_of(took, 0, Some(1), false), Duration::ZERO);
     }
 }

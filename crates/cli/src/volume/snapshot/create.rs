@@ -5,10 +5,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{AddLayerOptions, NewSnapshot, create_snapshot, describe};
+use strongroom_datastore::file::{
+    AddLayerOptions, DatastoreError, Decision, NewSnapshot, create_snapshot, describe,
+};
 use strongroom_types::{SnapshotId, SnapshotName, counted};
 use strongroom_worker::control::{
-    Answer, Client, ControlError, GroupVolume, Peer, Request, SNAPSHOT_WITHIN, SnapshotGroup,
+    Answer, Client, ControlError, GroupRecord, GroupVolume, Peer, Request, SNAPSHOT_WITHIN, SnapshotGroup,
+    resolve_exposed,
 };
 
 use super::super::open::OpenArguments;
@@ -23,7 +26,8 @@ use crate::output::Output;
 stays exposed, and its clients wait for some milliseconds; no key is needed here, because the process \
 that exposes it has the key. The command returns when the snapshot is durable. The snapshot contains the \
 disk at one instant, as after a power cut; flush in the guest (`sync`, `fsfreeze`) to include cached \
-data. With --with, several exposed volumes get a snapshot of the same instant, or none of them does.
+data. With --with, several exposed volumes get a snapshot of the same instant, or none of them does, \
+whatever is killed meanwhile.
 
 Examples:
   strongroom volume snapshot create ./ds/vm1 before-upgrade
@@ -114,8 +118,15 @@ impl CreateArguments {
         let others = self.with.iter().map(|path| GroupVolume { path: path.clone(), least_generation: 0 });
         let first = GroupVolume { path: self.path.clone(), least_generation: freshness.least_generation };
         let volumes: Vec<_> = std::iter::once(first).chain(others).collect();
+        // What an interrupted command has left, last in the first volume, which decides for others.
+        for volume in volumes.iter().rev() {
+            resolve_exposed(&volume.path)?;
+        }
         let (id, name) = (SnapshotId::random(), self.name.clone());
-        let group = SnapshotGroup { id, name, volumes, peer: Peer::Trusted };
+        let decision =
+            Decision::draw().map_err(|error| DatastoreError::Key { path: self.path.clone(), error })?;
+        let record = GroupRecord::FirstVolume(decision);
+        let group = SnapshotGroup { id, name, volumes, peer: Peer::Trusted, record };
         let made = group.make()?;
         let created = group.volumes.iter().zip(made).map(|(volume, made)| Created {
             path: volume.path.clone(),
@@ -131,6 +142,7 @@ impl CreateArguments {
     fn ask(&self, client: Client, new: NewSnapshot, output: &Output) -> Result<(), CliError> {
         let freshness = self.open.freshness;
         describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
+        resolve_exposed(&self.path)?;
         let request =
             Request::Snapshot { id: new.id, name: new.name, least_generation: freshness.least_generation };
         match client.ask(request, SNAPSHOT_WITHIN)? {

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{DescribedVolume, authenticated, delete_snapshot, describe};
-use strongroom_types::{SnapshotName, display_bytes};
-use strongroom_worker::control::{Answer, Client, ControlError, Request, SNAPSHOT_WITHIN};
+use strongroom_datastore::file::{
+    DescribedVolume, Descriptor, VolumeHead, authenticated, delete_snapshot, describe,
+};
+use strongroom_types::{SnapshotId, SnapshotName, display_bytes};
+use strongroom_worker::control::{Answer, Client, ControlError, Request, SNAPSHOT_WITHIN, resolve_exposed};
 
 use super::super::open::OpenArguments;
 use super::merge::merge_all;
@@ -89,8 +91,17 @@ impl DeleteArguments {
         let descriptor = authenticated(&self.path, options.protection, options.least_generation)?;
         descriptor.expect_volume(&self.path, self.open.freshness.expect_volume)?;
         options.least_generation = descriptor.generation;
-        let snapshot = find(&self.path, &descriptor, &self.name)?.id;
-        let descriptor = delete_snapshot(&self.path, snapshot, &options)?;
+        let descriptor = match self.undecided(&descriptor) {
+            Some(id) => {
+                let mut head = VolumeHead::open(&self.path, &options)?;
+                head.abandon_part(id, options.protection)?;
+                head.descriptor().clone()
+            }
+            None => {
+                let snapshot = find(&self.path, &descriptor, &self.name)?.id;
+                delete_snapshot(&self.path, snapshot, &options)?
+            }
+        };
         let merged = merge_all(&self.path, &options, output)?;
         output.answer(&Deleted {
             path: self.path.clone(),
@@ -108,13 +119,38 @@ impl DeleteArguments {
         Ok(descriptor.waits_for_others(&shared_layers))
     }
 
+    /// The part of this name of a snapshot of several volumes that nobody decides any more.
+    fn undecided(&self, descriptor: &Descriptor) -> Option<SnapshotId> {
+        let part = &descriptor.part()?.snapshot;
+        (part.name == self.name).then_some(part.id)
+    }
+
     /// Asks the process that exposes the volume to do it.
     fn ask(&self, client: Client, output: &Output) -> Result<(), CliError> {
         let freshness = self.open.freshness;
-        describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
-        let request =
-            Request::DeleteSnapshot { name: self.name.clone(), least_generation: freshness.least_generation };
+        resolve_exposed(&self.path)?;
+        let descriptor = describe(&self.path)?.descriptor;
+        descriptor.expect_volume(&self.path, freshness.expect_volume)?;
+        let request = match self.undecided(&descriptor) {
+            Some(id) => Request::AbandonSnapshot { id },
+            None => Request::DeleteSnapshot {
+                name: self.name.clone(),
+                least_generation: freshness.least_generation,
+            },
+        };
         match client.ask(request, SNAPSHOT_WITHIN)? {
+            Answer::SnapshotAbandoned => {
+                let descriptor = describe(&self.path)?.descriptor;
+                output.answer(&Deleted {
+                    path: self.path.clone(),
+                    snapshot: self.name.clone(),
+                    generation: descriptor.generation,
+                    moved_bytes: 0,
+                    layers_to_merge: descriptor.has_layers_to_merge(),
+                    waits_for_others: self.waits_for_others()?,
+                    is_merging: false,
+                })
+            }
             Answer::SnapshotDeleted { mut generation, mut layers_to_merge, mut is_merging } => {
                 if self.wait && layers_to_merge {
                     await_merges(&self.path, output)?;

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{DescribedVolume, SnapshotRecord, describe};
+use strongroom_datastore::file::{
+    DescribedVolume, GroupMark, SnapshotRecord, Verdict, describe, group_verdict,
+};
 use strongroom_types::{SnapshotName, counted};
 use strongroom_worker::control::{MergeStatus, status_of};
 
@@ -29,6 +31,8 @@ pub struct ListArguments {
 struct Listed {
     path: PathBuf,
     snapshots: Vec<ListedSnapshot>,
+    /// What is left of an interrupted snapshot of several volumes.
+    undecided: Option<Undecided>,
     /// Whether there are layers to merge.
     layers_to_merge: bool,
     /// Whether these wait until no other volume has them.
@@ -49,6 +53,15 @@ struct ListedSnapshot {
     size_bytes: u64,
 }
 
+/// The volume's part of a snapshot of several volumes, which may not exist.
+#[derive(Serialize)]
+struct Undecided {
+    name: SnapshotName,
+    snapshot_id: String,
+    /// Why it is not listed.
+    reason: String,
+}
+
 impl fmt::Display for Listed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for snapshot in &self.snapshots {
@@ -64,6 +77,9 @@ impl fmt::Display for Listed {
         if self.snapshots.iter().any(|snapshot| snapshot.is_current) {
             write!(f, "; the volume goes on from the one that is marked *")?;
         }
+        if let Some(Undecided { name, reason, .. }) = &self.undecided {
+            write!(f, "; {name}, of several volumes, is none: {reason}")?;
+        }
         if let Some(merge) = &self.merge {
             return write!(f, "; merge: {}", in_words(merge));
         }
@@ -78,7 +94,24 @@ impl fmt::Display for Listed {
 impl ListArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let DescribedVolume { descriptor, shared_layers, .. } = describe(&self.path)?;
+        let DescribedVolume { mut descriptor, shared_layers, .. } = describe(&self.path)?;
+        let undecided = match group_verdict(&self.path)? {
+            // The first volume says that the snapshot exists, and this one notes it when it is next
+            // used.
+            Some((GroupMark::Part(part), Verdict::Made(_))) => {
+                descriptor.snapshots.push(part.snapshot);
+                None
+            }
+            Some((GroupMark::Part(part), verdict)) => Some(Undecided {
+                name: part.snapshot.name,
+                snapshot_id: part.snapshot.id.to_string(),
+                reason: match verdict {
+                    Verdict::Stays(reason) => reason,
+                    _ => "it was interrupted, and goes when the volume is next used".to_owned(),
+                },
+            }),
+            Some((GroupMark::Made(_), _)) | None => None,
+        };
         let snapshot_below = |from| descriptor.nearest_snapshot(from).map(|found| found.id);
         let current = snapshot_below(Some(descriptor.top));
         let list = |record: &SnapshotRecord| {
@@ -96,6 +129,7 @@ impl ListArguments {
         output.answer(&Listed {
             path: self.path.clone(),
             snapshots: descriptor.snapshots.iter().map(list).collect(),
+            undecided,
             layers_to_merge: descriptor.has_layers_to_merge(),
             waits_for_others: descriptor.waits_for_others(&shared_layers),
             merge: status_of(&self.path).and_then(|status| status.merge).map(|merge| *merge),

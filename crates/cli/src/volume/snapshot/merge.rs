@@ -10,8 +10,9 @@ use strongroom_processes::Signals;
 use strongroom_types::{display_bytes, parse_bytes};
 use strongroom_worker::control::{
     Answer, Client, ControlError, MergeAct, MergeProgress, MergeStatus, Request, SNAPSHOT_WITHIN,
+    resolve_exposed,
 };
-use strongroom_worker::{Progress, merge_next};
+use strongroom_worker::{ClientShare, Progress, Throttle, merge_next};
 
 use super::super::open::OpenArguments;
 use super::wait::{WAITS_FOR_OTHERS, await_merges, in_words};
@@ -25,8 +26,8 @@ use crate::progress::Meter;
 #[command(
     after_help = "Layers that no snapshot needs any more are made one with those above them, one pair after the other. An interrupted merge \
 loses nothing, and the next one does it again. If the volume is exposed, the process that exposes it merges in the background, \
-and needs no key here: it works a tenth of the time while clients are busy, and as fast as it can, or as --rate allows, while \
-they are not. What is written from then on goes to a new layer, so one layer stays below it until the next merge.
+and needs no key here. It pauses after each step so that clients keep --clients-keep percent of their speed, by the latency of their \
+requests beside the merge and without it; while they have none it goes as fast as it can, or as --rate allows. What is written from then on goes to a new layer, so one layer stays below it until the next merge.
 
 Examples:
   strongroom volume snapshot merge ./ds/vm1
@@ -40,6 +41,10 @@ pub struct MergeArguments {
     /// The most bytes per second that an exposed volume's merge copies, as in 50M
     #[arg(long, value_name = "SIZE", value_parser = parse_rate, conflicts_with = "pause")]
     rate: Option<u64>,
+
+    /// What the clients of an exposed volume keep of their speed, in percent: 0 to 99
+    #[arg(long, value_name = "PERCENT", value_parser = parse_client_share, conflicts_with = "pause", default_value = "80")]
+    clients_keep: ClientShare,
 
     /// Wait until the layers of an exposed volume are merged
     #[arg(long, conflicts_with = "pause")]
@@ -60,6 +65,12 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
         Ok(bytes) => Ok(bytes),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// Parses the part of their speed that clients keep.
+pub fn parse_client_share(text: &str) -> Result<ClientShare, String> {
+    let percent: u8 = text.parse().map_err(|_| format!("'{text}' is no percentage; write 80"))?;
+    ClientShare::try_from(percent).map_err(|error| error.to_string())
 }
 
 /// What became of the merge of an exposed volume.
@@ -143,9 +154,13 @@ impl MergeArguments {
     fn ask(&self, client: Client, output: &Output) -> Result<(), CliError> {
         let freshness = self.open.freshness;
         describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
+        resolve_exposed(&self.path)?;
         let act = match self.pause {
             true => MergeAct::Pause,
-            false => MergeAct::Start { bytes_per_second: self.rate },
+            false => {
+                let (bytes_per_second, clients_keep) = (self.rate, self.clients_keep);
+                MergeAct::Start { throttle: Throttle { bytes_per_second, clients_keep } }
+            }
         };
         let request = Request::Merge { act, least_generation: freshness.least_generation };
         let mut merge = match client.ask(request, SNAPSHOT_WITHIN)? {

@@ -14,7 +14,7 @@ use strongroom_datastore::file::{Access, DatastoreError, Descriptor, OpenOptions
 use strongroom_types::SnapshotName;
 use strongroom_worker::{MergeError, complete};
 
-pub use self::merge::parse_rate;
+pub use self::merge::{parse_client_share, parse_rate};
 pub use self::wait::{WAITS_FOR_OTHERS, in_words};
 use super::open::OpenArguments;
 use crate::error::CliError;

@@ -9,7 +9,7 @@ use strongroom_worker::control::{Client, MergeProgress, MergeStatus, status_of};
 
 use crate::error::CliError;
 use crate::output::Output;
-use crate::progress::Meter;
+use crate::progress::{Meter, display_about};
 
 /// How often the process is asked.
 const ASKS_EVERY: Duration = Duration::from_millis(200);
@@ -33,7 +33,7 @@ pub fn await_merges(path: &Path, output: &Output) -> Result<(), CliError> {
         };
         silences = 0;
         let Some(merge) = status.merge else { return Ok(()) };
-        let MergeStatus { state, copied_bytes, total_bytes, reason } = *merge;
+        let MergeStatus { state, copied_bytes, total_bytes, reason, .. } = *merge;
         let ended = |reason| Err(CliError::MergeEnded { path: path.to_owned(), reason });
         match state {
             MergeProgress::Running | MergeProgress::Waiting => {}
@@ -59,11 +59,14 @@ pub const WAITS_FOR_OTHERS: &str =
 
 /// How far a merge has come, in words.
 pub fn in_words(merge: &MergeStatus) -> String {
-    let MergeStatus { state, copied_bytes, total_bytes, reason } = merge;
+    let MergeStatus { state, copied_bytes, total_bytes, seconds_left, reason } = merge;
     let place = format!("{} of {}", display_bytes(*copied_bytes), display_bytes(*total_bytes));
     let reason = reason.as_deref().unwrap_or("no reason is known");
     match state {
-        MergeProgress::Running => format!("two layers are merged, {place} are done"),
+        MergeProgress::Running => {
+            let left = seconds_left.map(|left| format!(", about {} left", display_about(left)));
+            format!("two layers are merged, {place} are done{}", left.unwrap_or_default())
+        }
         MergeProgress::Paused => {
             format!("paused, {place} are done; go on with 'volume snapshot merge'")
         }

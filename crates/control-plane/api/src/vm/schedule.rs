@@ -1,4 +1,5 @@
-//! Schedules: the snapshots of a VM that the control plane makes and deletes by itself.
+//! Schedules: the snapshots of a VM that the control plane makes and deletes by itself, and the
+//! data keys that it renews.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::{SnapshotName, display_seconds};
@@ -114,6 +115,74 @@ pub enum RunOutcome {
         /// Why.
         reason: String,
     },
+}
+
+/// How long a VM's data keys are used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cryptoperiod {
+    /// The time from one renewal to the next, in seconds: whole days.
+    #[schema(minimum = 86_400, maximum = 316_224_000, multiple_of = 86_400)]
+    pub every_s: u32,
+    /// When in the day a renewal may begin; at any time without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<DayWindow>,
+}
+
+/// A part of each day, which may pass midnight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DayWindow {
+    /// Its beginning, in minutes after midnight, UTC.
+    #[schema(maximum = 1439)]
+    pub from_minutes: u32,
+    /// Its end, in minutes after midnight, UTC.
+    #[schema(maximum = 1439)]
+    pub to_minutes: u32,
+}
+
+impl DayWindow {
+    /// Whether this minute after midnight lies in it.
+    pub fn contains(self, minute: u32) -> bool {
+        let Self { from_minutes, to_minutes } = self;
+        match from_minutes < to_minutes {
+            true => (from_minutes..to_minutes).contains(&minute),
+            false => minute >= from_minutes || minute < to_minutes,
+        }
+    }
+}
+
+/// A request for another cryptoperiod of a VM's data keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetCryptoperiod {
+    /// The period; without it, data keys are not renewed by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cryptoperiod: Option<Cryptoperiod>,
+}
+
+/// The cryptoperiod of a VM's data keys, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CryptoperiodView {
+    /// The period.
+    pub period: Cryptoperiod,
+    /// When they are renewed next, in seconds since 1970. In the past if that was not possible yet.
+    pub next_unix_seconds: u64,
+    /// Why the renewal that is due has not begun yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
+    /// The last renewal, if it failed. It is tried again a day later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<FailedRenewal>,
+}
+
+/// A renewal of data keys that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FailedRenewal {
+    /// When, in seconds since 1970.
+    pub at_unix_seconds: u64,
+    /// Why.
+    pub reason: String,
 }
 
 #[cfg(test)]

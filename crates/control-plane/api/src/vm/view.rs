@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::create::ImageFormat;
 use super::hardware::{Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, Nic, RestartPolicy};
+use super::schedule::CryptoperiodView;
 use super::snapshot::Snapshot;
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 use crate::name::Name;
@@ -127,6 +128,13 @@ pub struct VmView {
     /// The key that it is encrypted under, once the key exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<VmKey>,
+    /// Since when its data keys are used, in seconds since 1970: its creation or registration, or
+    /// their last renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_keys_unix_seconds: Option<u64>,
+    /// How long they are used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cryptoperiod: Option<CryptoperiodView>,
     /// The datastore.
     pub datastore_ref: ObjectRef,
     /// The host.

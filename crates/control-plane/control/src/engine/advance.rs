@@ -708,6 +708,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmSnapshotRevert => format!("VM {name} was reverted to a snapshot"),
         TaskKind::VmSnapshotDelete => format!("a snapshot of VM {name} was deleted"),
         TaskKind::VmSnapshotSchedule => format!("VM {name} has another snapshot schedule"),
+        TaskKind::VmCryptoperiod => format!("VM {name} has another cryptoperiod of its data keys"),
         TaskKind::VmTemplate => format!("VM {name} is a template"),
         TaskKind::VmTemplateUndo => format!("VM {name} is a template no more"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),

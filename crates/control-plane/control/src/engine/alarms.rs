@@ -340,6 +340,18 @@ impl Control {
                 ),
             );
         }
+        if let Some(message) = self.overdue_data_keys(index, vm) {
+            wanted.raise(
+                AlarmKind::DataKeysOverdue,
+                Severity::Warning,
+                vm.object(),
+                message,
+                format!(
+                    "`strongroom vm key rotate {} --data` renews them now; otherwise it is tried again by itself",
+                    vm.name
+                ),
+            );
+        }
         let Some(seen) = index.observed(vm.id) else { return };
         if let Some(waiting) = seen.waiting_for.first() {
             wanted.raise(

@@ -36,7 +36,7 @@ use crate::records::{
 };
 
 /// The pause before a snapshot that is due and could not be made is tried again, in seconds.
-const RETRY_PAUSE_S: u64 = 30;
+pub(super) const RETRY_PAUSE_S: u64 = 30;
 /// The most steps for one VM before another one gets its turn.
 const STEPS_MAX: usize = 32;
 
@@ -44,11 +44,26 @@ const STEPS_MAX: usize = 32;
 #[derive(Default)]
 pub(super) struct DueSnapshots {
     queue: Mutex<DueQueue<u64, VmId>>,
-    /// Why what is due could not be done yet, by VM and the rule's period.
-    refusals: Mutex<HashMap<(VmId, u32), String>>,
+    /// Why what is due could not be done yet.
+    refusals: Mutex<HashMap<(VmId, Scheduled), String>>,
     /// When the queue was looked at last.
     looked_at: AtomicU64,
     counts: Counts,
+}
+
+/// What a schedule does for a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Scheduled {
+    /// Makes snapshots, by the rule of this period.
+    Snapshots { every_s: u32 },
+    /// Renews its data keys.
+    DataKeys,
+}
+
+impl From<&SnapshotRule> for Scheduled {
+    fn from(rule: &SnapshotRule) -> Self {
+        Self::Snapshots { every_s: rule.every_s }
+    }
 }
 
 /// Counts results since the start of the process.
@@ -90,7 +105,7 @@ enum Step {
 }
 
 /// How a task has ended.
-enum Ended {
+pub(super) enum Ended {
     /// It has not.
     Open {
         cancelling: bool,
@@ -103,23 +118,23 @@ enum Ended {
 }
 
 /// A schedule and its VM.
-struct Seen {
-    vm: Row<VmRecord>,
-    schedule: Row<ScheduleRecord>,
+pub(super) struct Seen {
+    pub vm: Row<VmRecord>,
+    pub schedule: Row<ScheduleRecord>,
 }
 
 impl DueSnapshots {
-    /// Why the snapshot of a rule that is due could not be made yet.
-    pub fn refusal(&self, vm: VmId, rule: &SnapshotRule) -> Option<String> {
-        self.refusals.lock().get(&(vm, rule.every_s)).cloned()
+    /// Why what is due could not be done yet.
+    pub fn refusal(&self, vm: VmId, what: impl Into<Scheduled>) -> Option<String> {
+        self.refusals.lock().get(&(vm, what.into())).cloned()
     }
 
-    fn take_refusal(&self, vm: VmId, rule: &SnapshotRule) -> Option<String> {
-        self.refusals.lock().remove(&(vm, rule.every_s))
+    pub fn take_refusal(&self, vm: VmId, what: impl Into<Scheduled>) -> Option<String> {
+        self.refusals.lock().remove(&(vm, what.into()))
     }
 
-    fn refused(&self, vm: VmId, rule: &SnapshotRule, why: String) {
-        self.refusals.lock().insert((vm, rule.every_s), why);
+    pub fn refused(&self, vm: VmId, what: impl Into<Scheduled>, why: String) {
+        self.refusals.lock().insert((vm, what.into()), why);
     }
 
     fn forget(&self, vm: VmId) {
@@ -266,7 +281,8 @@ impl Control {
                 next = Some(next.map_or(until, |next: u64| next.min(until)));
             }
             if !moved {
-                return Ok(next);
+                let until = self.attend_data_keys(&seen, now, begun)?;
+                return Ok([next, until].into_iter().flatten().min());
             }
         }
         Ok(Some(now))
@@ -300,7 +316,7 @@ impl Control {
     }
 
     /// Whether a task can begin on a VM now. Returns the VM's power state.
-    fn ready(&self, index: &Index, vm: &Row<VmRecord>) -> Result<PowerState, Problem> {
+    pub(super) fn ready(&self, index: &Index, vm: &Row<VmRecord>) -> Result<PowerState, Problem> {
         idle_vm(index, &vm.id.to_string())?;
         if vm.lifecycle != Lifecycle::Present {
             return Err(problems::conflict(format!("VM {} is not there", vm.name)));
@@ -597,7 +613,7 @@ impl Judge<'_> {
     }
 }
 
-fn ended(index: &Index, task: Uuid) -> Ended {
+pub(super) fn ended(index: &Index, task: Uuid) -> Ended {
     let Some(task) = index.task(task).map(|task| &task.task) else { return Ended::Unknown };
     match task.state {
         TaskState::Running => Ended::Open { cancelling: task.cancelling },

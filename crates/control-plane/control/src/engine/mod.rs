@@ -14,6 +14,7 @@
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
 //!   wrong state. [`alarms`]: present troubles.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
+//!   [`data_keys`]: the end of their data keys' cryptoperiods.
 //! - [`groups`]: snapshots of several VMs at one instant.
 //! - [`volumes`]: lists and readings of volumes. [`volume_changes`]: changes of them.
 
@@ -21,6 +22,7 @@ mod advance;
 mod alarms;
 mod clones;
 mod cursor;
+mod data_keys;
 mod disks;
 mod due;
 mod due_snapshots;

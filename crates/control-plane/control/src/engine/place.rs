@@ -70,6 +70,7 @@ impl Control {
             generation: 0,
             task: Some(task),
             created_unix_seconds: self.now_unix_ms() / 1000,
+            data_keys_unix_seconds: None,
             restarts_unix_ms: Vec::new(),
             origin: None,
             template: None,

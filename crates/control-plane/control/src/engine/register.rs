@@ -247,6 +247,7 @@ impl Control {
                 generation: candidate.present.generation,
                 task: None,
                 created_unix_seconds: self.now_unix_ms() / 1000,
+                data_keys_unix_seconds: None,
                 restarts_unix_ms: Vec::new(),
                 origin: None,
                 template: None,

@@ -54,33 +54,7 @@ impl Control {
         find: impl Fn(&Index) -> Result<&Row<VmRecord>, Problem>,
     ) -> Result<Task, Problem> {
         self.wish_about(caller, TaskKind::VmRotateKey, find, |_, vm, power| {
-            let Some(present) = vm.hardware.keys().into_iter().next() else {
-                return Err(problems::conflict(format!("VM {} is not encrypted, so it has no key", vm.name)));
-            };
-            match power {
-                PowerState::Starting | PowerState::Stopping => {
-                    return Err(state(vm, power, "wait until it is on or off"));
-                }
-                PowerState::KeyUnavailable => {
-                    return Err(state(vm, power, "it takes the present key to move to another one")
-                        .next("see to its key provider: `strongroom key-provider list`"));
-                }
-                _ if renews_data_keys => refuse_fixed_data(vm, power)?,
-                _ => {}
-            }
-            let made_by = vm.key_wish.as_ref().map_or(present.provider, |wish| wish.provider.clone());
-            let provider = asked.cloned().unwrap_or(made_by);
-            let to = vm.hardware.next_key().cloned();
-            if to.is_some() && renews_data_keys && !vm.renews_data_keys {
-                let message = format!(
-                    "a rotation of the key of VM {} is not finished, and has data keys under the new key already",
-                    vm.name
-                );
-                let next = format!("finish it first: `strongroom vm key rotate {}`", vm.name);
-                return Err(problems::conflict(message).next(next));
-            }
-            vm.renews_data_keys = renews_data_keys;
-            Ok(Work::RotateKey { provider, request: KeyRequestId::random(), to, failures: 0 })
+            rotation(vm, power, asked, renews_data_keys)
         })
     }
 
@@ -179,6 +153,9 @@ impl Control {
         };
         let keys = vm.hardware.moved();
         let renewed = std::mem::take(&mut vm.renews_data_keys);
+        if renewed {
+            vm.data_keys_unix_seconds = Some(self.now_unix_ms() / 1000);
+        }
         if let (Some(wish), Work::RotateKey { provider, request, .. }) = (&mut vm.key_wish, &step.task.work) {
             (wish.provider, wish.request) = (provider.clone(), *request);
         }
@@ -242,6 +219,42 @@ impl Control {
         }
         self.end(step, vm, draft, End::Done)
     }
+}
+
+/// The work of a move to a new key, which a VM in this state can begin.
+pub(super) fn rotation(
+    vm: &mut VmRecord,
+    power: PowerState,
+    asked: Option<&ProviderName>,
+    renews_data_keys: bool,
+) -> Result<Work, Problem> {
+    let Some(present) = vm.hardware.keys().into_iter().next() else {
+        return Err(problems::conflict(format!("VM {} is not encrypted, so it has no key", vm.name)));
+    };
+    match power {
+        PowerState::Starting | PowerState::Stopping => {
+            return Err(state(vm, power, "wait until it is on or off"));
+        }
+        PowerState::KeyUnavailable => {
+            return Err(state(vm, power, "it takes the present key to move to another one")
+                .next("see to its key provider: `strongroom key-provider list`"));
+        }
+        _ if renews_data_keys => refuse_fixed_data(vm, power)?,
+        _ => {}
+    }
+    let made_by = vm.key_wish.as_ref().map_or(present.provider, |wish| wish.provider.clone());
+    let provider = asked.cloned().unwrap_or(made_by);
+    let to = vm.hardware.next_key().cloned();
+    if to.is_some() && renews_data_keys && !vm.renews_data_keys {
+        let message = format!(
+            "a rotation of the key of VM {} is not finished, and has data keys under the new key already",
+            vm.name
+        );
+        let next = format!("finish it first: `strongroom vm key rotate {}`", vm.name);
+        return Err(problems::conflict(message).next(next));
+    }
+    vm.renews_data_keys = renews_data_keys;
+    Ok(Work::RotateKey { provider, request: KeyRequestId::random(), to, failures: 0 })
 }
 
 /// Refuses to rewrite the data of a VM whose memory fits it as it is, or of whom nothing is known.

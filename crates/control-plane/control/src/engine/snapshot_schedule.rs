@@ -69,7 +69,8 @@ impl Control {
             must_be_as_read(&format!("the snapshot schedule of VM {}", vm.name), present, version)?;
             let rules_before = known.map_or(&[][..], |known| &known.rules);
             let rules = self.changed(vm.id, rules_before, &wish.rules);
-            let schedule = ScheduleRecord { vm: vm.id, version: present + 1, rules };
+            let cryptoperiod = known.and_then(|known| known.cryptoperiod.clone());
+            let schedule = ScheduleRecord { vm: vm.id, version: present + 1, rules, cryptoperiod };
             let draft = self.draft().present(vm);
             let draft = match known {
                 Some(known) => draft.replace(known, &schedule),

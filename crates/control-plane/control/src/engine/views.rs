@@ -108,6 +108,8 @@ impl Control {
             snapshots: super::snapshots::views(&index, vm),
             linked_clones: super::templates::linked_clones(&index, vm),
             key: hardware.keys().first().map(vm_key),
+            data_keys_unix_seconds: hardware.encrypted().then(|| vm.data_keys_since()),
+            cryptoperiod: self.cryptoperiod_view(&index, vm),
             datastore_ref: datastore.map_or_else(
                 || ObjectRef {
                     kind: ObjectKind::Datastore,

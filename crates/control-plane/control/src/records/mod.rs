@@ -8,7 +8,7 @@
 //! | `meta` | [`Meta`]: the format | the first start |
 //! | `vm/<id>` | [`VmRecord`]: what is wanted of a VM, and the task that works on it | wishes, tasks |
 //! | `vm-name/<name>` | the VM's id: two VMs cannot have one name | with `vm/` |
-//! | `schedule/<vm>` | [`ScheduleRecord`]: when snapshots of a VM are made, and what came of it | wishes, the schedule |
+//! | `schedule/<vm>` | [`ScheduleRecord`]: when snapshots of a VM are made and its data keys renewed, and what came of it | wishes, the schedule |
 //! | `observed/<vm>` | [`ObservedRecord`]: what its host said last | the observer |
 //! | `group/<snapshot>` | [`GroupRecord`]: a snapshot of several VMs, and whether it is made | wishes, tasks |
 //! | `volume/<id>` | [`VolumeRecord`]: whose it is: no volume is known twice | with `vm/` |
@@ -29,7 +29,9 @@ mod vm;
 
 pub use group::{GroupMember, GroupRecord, GroupState};
 pub use hardware::{DiskRecord, DiskSealing, Hardware};
-pub use schedule::{Deletion, MadeSnapshot, RuleRecord, RuleStage, ScheduleRecord};
+pub use schedule::{
+    CryptoperiodRecord, Deletion, MadeSnapshot, RenewalStage, RuleRecord, RuleStage, ScheduleRecord,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_api::Name;

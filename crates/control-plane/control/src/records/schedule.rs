@@ -1,21 +1,25 @@
-//! The schedule of a VM's snapshots: the wanted rules, and the stage of each.
+//! The schedule of a VM: the wanted rules for its snapshots, the cryptoperiod of its data keys, and
+//! the stage of each.
 
 use serde::{Deserialize, Serialize};
-use strongroom_api::vm::{ScheduledRun, SnapshotRule};
+use strongroom_api::vm::{Cryptoperiod, FailedRenewal, ScheduledRun, SnapshotRule};
 use strongroom_types::{SnapshotId, SnapshotName, VmId};
 use strongroom_vm::limits::SNAPSHOTS_MAX;
 use uuid::Uuid;
 
-/// The schedule of a VM's snapshots. It is a record of its own, because it changes with each
+/// The schedule of a VM. It is a record of its own, because it changes with each
 /// snapshot, and the version of the VM does not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleRecord {
     /// The VM.
     pub vm: VmId,
-    /// Counts the requests for other rules.
+    /// Counts the requests for other rules of snapshots.
     pub version: u64,
     /// The rules, the most frequent first.
     pub rules: Vec<RuleRecord>,
+    /// How long its data keys are used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cryptoperiod: Option<CryptoperiodRecord>,
 }
 
 /// A rule.
@@ -87,6 +91,38 @@ pub struct MadeSnapshot {
     pub generation: u64,
     /// Whether the VM was off.
     pub while_off: bool,
+}
+
+/// The cryptoperiod of a VM's data keys. Its beginning is the VM's last renewal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CryptoperiodRecord {
+    /// What is wanted.
+    pub wanted: Cryptoperiod,
+    /// Its stage.
+    pub stage: RenewalStage,
+    /// The last renewal, if it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<FailedRenewal>,
+}
+
+/// The stage of a renewal. It is recorded in the transaction that makes the task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum RenewalStage {
+    /// It waits for the end of the period.
+    Idle,
+    /// The data keys are being renewed.
+    Renewing {
+        /// The task.
+        task: Uuid,
+    },
+}
+
+impl CryptoperiodRecord {
+    /// A new one.
+    pub fn new(wanted: Cryptoperiod) -> Self {
+        Self { wanted, stage: RenewalStage::Idle, failed: None }
+    }
 }
 
 impl RuleRecord {

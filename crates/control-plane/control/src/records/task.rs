@@ -408,5 +408,5 @@ impl TaskRecord {
 /// The caller's name for automatic tasks.
 pub const AUTOMATIC: &str = "strongroom";
 
-/// The caller's name for the tasks of snapshot schedules.
+/// The caller's name for the tasks of schedules.
 pub const SCHEDULER: &str = "strongroom-schedule";

@@ -36,6 +36,10 @@ pub struct VmRecord {
     /// Whether everything that is under the key that it is moving to has new data keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renews_data_keys: bool,
+    /// When all of its data was last put under new data keys, in seconds since 1970; absent if it
+    /// has those that it was created or registered with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_keys_unix_seconds: Option<u64>,
     /// The stage of its life in the inventory.
     pub lifecycle: Lifecycle,
     /// Its desired power state.
@@ -97,6 +101,11 @@ impl VmRecord {
     /// Its kind: a VM, or a volume.
     pub fn kind(&self) -> ObjectKind {
         if self.holds_volume { ObjectKind::Volume } else { ObjectKind::Vm }
+    }
+
+    /// Since when its data keys are used, in seconds since 1970.
+    pub fn data_keys_since(&self) -> u64 {
+        self.data_keys_unix_seconds.unwrap_or(self.created_unix_seconds)
     }
 
     /// Whether it is a linked clone that has layers of this VM, or has a disk that is one.

@@ -83,6 +83,7 @@ mod tests {
             vm::ResizeDisk,
             vm::RevertVm,
             vm::RotateKey,
+            vm::SetCryptoperiod,
             vm::SetSnapshotSchedule,
             vm::Snapshot,
             vm::SnapshotSchedule,

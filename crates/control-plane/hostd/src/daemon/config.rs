@@ -1,6 +1,7 @@
 //! `host.json`: the configuration of this host.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,9 @@ pub struct HostConfig {
     /// Whether VMs with encrypted disks start although their memory could reach a disk.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub crypto_safe: CryptoSafeRule,
+    /// The most VMs whose data is re-encrypted at once: each reads and writes all of its disks.
+    #[serde(default = "default_reencryptions", skip_serializing_if = "are_usual")]
+    pub reencryptions_max: NonZeroUsize,
 }
 
 /// A datastore in use.
@@ -52,6 +56,14 @@ pub struct DatastoreConfig {
 /// the file.
 fn is_usual(rule: &CryptoSafeRule) -> bool {
     *rule == CryptoSafeRule::default()
+}
+
+fn default_reencryptions() -> NonZeroUsize {
+    const { NonZeroUsize::new(2).expect("it is not zero") }
+}
+
+fn are_usual(reencryptions_max: &NonZeroUsize) -> bool {
+    *reencryptions_max == default_reencryptions()
 }
 
 fn default_qemu() -> PathBuf {
@@ -103,6 +115,7 @@ impl HostConfig {
             interfaces: None,
             qemu: default_qemu(),
             crypto_safe: CryptoSafeRule::default(),
+            reencryptions_max: default_reencryptions(),
         }
     }
 
@@ -139,6 +152,10 @@ mod tests {
         config.datastores.push(DatastoreConfig { path: "/srv/ds".into(), id: DatastoreId::random() });
         config.write(home.path()).unwrap();
         assert_eq!(HostConfig::of_home(home.path()).unwrap(), config);
+        let text = std::fs::read_to_string(file_of(home.path())).unwrap();
+        assert!(!text.contains("reencryptions_max"), "a former program does not know it: {text}");
+        std::fs::write(file_of(home.path()), text.replacen('{', r#"{"reencryptions_max": 0,"#, 1)).unwrap();
+        assert!(HostConfig::of_home(home.path()).is_err());
         std::fs::write(file_of(home.path()), "{}").unwrap();
         assert!(HostConfig::of_home(home.path()).is_err());
     }

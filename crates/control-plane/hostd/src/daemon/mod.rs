@@ -133,7 +133,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
         notes: options.notes,
         supervisor: options.supervisor,
         vms: Vms::new(Arc::clone(&changes)),
-        queue: Queue::new(Arc::clone(&changes)),
+        queue: Queue::new(Arc::clone(&changes), config.reencryptions_max),
         changes,
         tickets: Tickets::default(),
         readers: Readers::default(),

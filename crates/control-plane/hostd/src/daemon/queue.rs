@@ -1,7 +1,9 @@
 //! The queue of operations: at most sixteen at once, one at a time for each VM, and VMs take turns.
-//! An operation on several VMs is the one of each of them.
+//! Fewer VMs are re-encrypted at once, and their other operations go on meanwhile. An operation on
+//! several VMs is the one of each of them.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -54,6 +56,11 @@ impl Job {
         Self { cancelled: self.cancelled.clone(), ..Self::new(vm, request) }
     }
 
+    /// Whether it rewrites all data of its VM.
+    fn reencrypts(&self) -> bool {
+        matches!(self.request.kind, OperationKind::Rekey { data: true, .. })
+    }
+
     /// All VMs that it is an operation on.
     fn vms(&self) -> impl Iterator<Item = VmId> {
         let members = self.request.kind.members().iter().map(|member| member.spec.id);
@@ -102,6 +109,8 @@ impl From<Problem> for Failure {
 pub struct Queue {
     lanes: Mutex<Lanes>,
     changes: Arc<ChangeLog>,
+    /// The most VMs whose data is re-encrypted at once.
+    reencryptions_max: NonZeroUsize,
 }
 
 #[derive(Debug, Default)]
@@ -118,8 +127,8 @@ struct Lanes {
 
 impl Queue {
     /// An empty queue.
-    pub fn new(changes: Arc<ChangeLog>) -> Self {
-        Self { lanes: Mutex::default(), changes }
+    pub fn new(changes: Arc<ChangeLog>, reencryptions_max: NonZeroUsize) -> Self {
+        Self { lanes: Mutex::default(), changes, reencryptions_max }
     }
 
     /// Queues an operation, or finds the one with the same id. A forced stop goes to the front of
@@ -174,7 +183,9 @@ impl Queue {
         if lanes.closed || lanes.running.len() >= RUNNING_MAX {
             return None;
         }
-        let at = lanes.turns.iter().position(|vm| lanes.may_run_next(*vm))?;
+        let may_reencrypt =
+            lanes.running.values().filter(|job| job.reencrypts()).count() < self.reencryptions_max.get();
+        let at = lanes.turns.iter().position(|vm| lanes.may_run_next(*vm, may_reencrypt))?;
         let vm = lanes.turns.remove(at)?;
         let lane = lanes.waiting.get_mut(&vm)?;
         let job = lane.pop_front()?;
@@ -277,9 +288,10 @@ impl Queue {
 
 impl Lanes {
     /// Whether no operation runs on any VM of the next one that waits for this VM.
-    fn may_run_next(&self, vm: VmId) -> bool {
+    fn may_run_next(&self, vm: VmId, may_reencrypt: bool) -> bool {
         let next = self.waiting.get(&vm).and_then(VecDeque::front);
-        next.is_some_and(|job| job.vms().all(|vm| !self.running.contains_key(&vm)))
+        next.filter(|job| may_reencrypt || !job.reencrypts())
+            .is_some_and(|job| job.vms().all(|vm| !self.running.contains_key(&vm)))
     }
 
     fn forget_oldest(&mut self, finished: OperationId) {
@@ -331,7 +343,7 @@ mod tests {
     }
 
     fn queue() -> Queue {
-        Queue::new(Arc::new(ChangeLog::new()))
+        Queue::new(Arc::new(ChangeLog::new()), NonZeroUsize::new(2).unwrap())
     }
 
     #[test]
@@ -359,6 +371,26 @@ mod tests {
         assert_eq!(order[..4], vms[16..], "the others come before the first one's second");
         assert_eq!(order.len(), 4 + WAITING_PER_VM_MAX - 1);
         assert!(order[4..].iter().all(|vm| *vm == vms[0]));
+    }
+
+    #[test]
+    fn few_vms_are_re_encrypted_at_once_and_others_do_not_wait_for_them() {
+        let (queue, vms) = (queue(), (0..4).map(|_| VmId::random()).collect::<Vec<_>>());
+        let rekey = |data| {
+            let spec = serde_json::from_value(serde_json::json!({ "id": VmId::random(), "name": "web1",
+                "datastore": "/srv/ds1", "memory_bytes": 256 << 20, "disks": [] }));
+            request(OperationKind::Rekey { spec: Box::new(spec.unwrap()), data })
+        };
+        for vm in &vms[..3] {
+            queue.submit(*vm, rekey(true)).unwrap();
+        }
+        queue.submit(vms[3], rekey(false)).unwrap();
+        let running: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
+        assert_eq!(running.iter().map(|job| job.vm).collect::<Vec<_>>(), [vms[0], vms[1], vms[3]]);
+        queue.finish(&running[2], Ok(None));
+        assert!(queue.next().is_none());
+        queue.finish(&running[0], Ok(None));
+        assert_eq!(queue.next().unwrap().vm, vms[2]);
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl Rewriting<'_> {
     /// Has the top that the job has put on a served volume merged with the layer below, in the
     /// background: otherwise each job would leave one layer more.
     fn merge_new_top(&self) {
-        let act = MergeAct::Start { bytes_per_second: None };
+        let act = MergeAct::Start { throttle: Throttle::default() };
         let request = Request::Merge { act, least_generation: self.least_generation };
         let asked = Client::connect_to(self.path, Peer::ThisProcess)
             .and_then(|client| client.map(|client| client.ask(request, ANSWER_WITHIN)).transpose());

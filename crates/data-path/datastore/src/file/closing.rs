@@ -26,6 +26,7 @@ use super::descriptor::Descriptor;
 use super::directory::{VolumeDirectory, log_name, system};
 use super::disk::{LockedLayer, OpenLayer};
 use super::error::DatastoreError;
+use super::group::{GroupMark, GroupPart, GroupTerms};
 use super::head::VolumeHead;
 use super::log;
 use super::open::{Access, Deks, OpenOptions, Protection};
@@ -46,12 +47,42 @@ impl VolumeHead {
         protection: Protection<'_>,
         log_bytes: Option<u64>,
     ) -> Result<(), DatastoreError> {
+        self.put_top(protection, log_bytes, None)
+    }
+
+    /// As [`Self::prepare_layer`], for a snapshot of several volumes: the same descriptor has the
+    /// volume's part of it.
+    ///
+    /// # Errors
+    /// [`DatastoreError::OtherGroup`], and those of [`Self::prepare_layer`].
+    pub fn prepare_part(
+        &mut self,
+        snapshot: &NewSnapshot,
+        terms: GroupTerms,
+        protection: Protection<'_>,
+        log_bytes: Option<u64>,
+    ) -> Result<(), DatastoreError> {
+        self.refuse_a_second_group()?;
+        snapshot.check(&self.directory.path, &self.descriptor)?;
+        let part = GroupPart::of(snapshot, self.descriptor.top, terms);
+        self.put_top(protection, log_bytes, Some(part))
+    }
+
+    fn put_top(
+        &mut self,
+        protection: Protection<'_>,
+        log_bytes: Option<u64>,
+        part: Option<GroupPart>,
+    ) -> Result<(), DatastoreError> {
         let (directory, descriptor) = (&self.directory, &self.descriptor);
         let path = &directory.path;
         refuse_unclosed(path, descriptor)?;
         let options = AddLayerOptions { protection, log_bytes, lock_wait: LOCK_WAIT, least_generation: 0 };
         let placement = Placement { on: descriptor.top, snapshots: descriptor.snapshots.clone() };
-        let (layered, _) = with_a_layer(path, descriptor, placement, OldTop::Closing, &options)?;
+        let (mut layered, _) = with_a_layer(path, descriptor, placement, OldTop::Closing, &options)?;
+        if let Some(part) = part {
+            layered.group = Some(GroupMark::Part(part));
+        }
         let encoded = layered.encode(path, &protection.keks())?;
         remove_leftovers(directory, descriptor)?;
         put_in_place(directory, &layered, &encoded, log::FileState::InUse, protection)?;
@@ -90,6 +121,9 @@ impl VolumeHead {
         let Some(closing) = without.layers.iter_mut().find(|layer| layer.closing) else { return Ok(()) };
         (closing.closing, closing.size_bytes) = (false, None);
         (without.top, without.size_bytes) = (closing.id, size);
+        if without.part().is_some_and(|part| part.snapshot.layer == without.top) {
+            without.group = None;
+        }
         without.generation += 1;
         self.replace_descriptor(without, &protection.keks())?;
         remove_layers(&self.directory, &withdrawn);

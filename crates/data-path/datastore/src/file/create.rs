@@ -151,6 +151,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         snapshots: Vec::new(),
         merging: None,
         reencrypting: None,
+        group: None,
     };
     let epochs = new_epoch(path, &mut descriptor, layer, options.protection)?;
     descriptor.layers.push(LayerRecord {

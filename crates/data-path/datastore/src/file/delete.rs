@@ -23,6 +23,7 @@ use super::directory::{
     system,
 };
 use super::error::DatastoreError;
+use super::group::refuse_an_unread_record;
 use super::lock::{self, Sharing};
 use super::reserve::{is_spare, spare_names};
 use super::storage::{HOST, Storage};
@@ -50,6 +51,11 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     }
     if names.is_empty() && !is_rest(path) {
         return Err(DatastoreError::NotAVolume { path: path.to_owned() });
+    }
+    if let Ok(encoded) = directory.read_descriptor()
+        && let Some(mark) = &encoded.unverified().group
+    {
+        refuse_an_unread_record(storage, path, mark)?;
     }
     // Held until the end, so that no process opens a volume that is being deleted.
     lock::acquire(&*directory.handle, Sharing::Exclusive, lock_wait, path)?;

@@ -21,12 +21,16 @@ use strongroom_types::{
 };
 
 use super::error::DatastoreError;
+use super::group::GroupMark;
 use super::log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP};
 use super::reencrypt::Reencrypting;
 use super::shared::SharedLayers;
 
 /// The newest format that this program writes and reads.
-pub const FORMAT_VERSION: u32 = 8;
+pub const FORMAT_VERSION: u32 = 9;
+
+/// The format of a volume without a mark of a group of volumes.
+const FORMAT_VERSION_WITHOUT_GROUPS: u32 = 8;
 
 /// The format of a volume whose blocks are tagged by HMAC, or not at all.
 const FORMAT_VERSION_WITHOUT_POLYVAL: u32 = 7;
@@ -100,6 +104,10 @@ pub struct Descriptor {
     /// The re-encryption that is under way. Format versions 1 to 6 had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reencrypting: Option<Reencrypting>,
+    /// Its part of a snapshot of several volumes, or the record that one was made. Format versions
+    /// 1 to 8 had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupMark>,
 }
 
 /// The content of a volume at one instant: what a layer holds, with the layers below it.
@@ -338,9 +346,10 @@ impl Descriptor {
         self.layers.iter().filter(move |layer| layer.parent == Some(of))
     }
 
-    /// Whether this layer is the uppermost of a snapshot.
+    /// Whether this layer is the uppermost of a snapshot, or of a part that may become one.
     pub(super) fn is_kept(&self, layer: LayerId) -> bool {
-        self.snapshots.iter().any(|snapshot| snapshot.layer == layer)
+        let part = self.part().map(|part| &part.snapshot);
+        self.snapshots.iter().chain(part).any(|snapshot| snapshot.layer == layer)
     }
 
     /// Removes the layers that neither the top nor a snapshot needs, and with them the mark of
@@ -432,12 +441,15 @@ impl Descriptor {
     /// The lowest format version that can describe it.
     fn format_version(&self) -> u32 {
         let has_polyval = |integrity: Option<Integrity>| integrity == Some(Integrity::PolyvalAesAbsence);
-        if self.layers.iter().any(|layer| has_polyval(layer.integrity)) {
+        if self.group.is_some() {
             return FORMAT_VERSION;
+        }
+        if self.layers.iter().any(|layer| has_polyval(layer.integrity)) {
+            return FORMAT_VERSION_WITHOUT_GROUPS;
         }
         match self.reencrypting {
             Some(Reencrypting::Encrypted { integrity, .. }) if has_polyval(integrity) => {
-                return FORMAT_VERSION;
+                return FORMAT_VERSION_WITHOUT_GROUPS;
             }
             Some(_) => return FORMAT_VERSION_WITHOUT_POLYVAL,
             None => {}
@@ -618,6 +630,9 @@ impl Descriptor {
                 Some(_) => return Err(format!("layer {layer} of snapshot {name} still takes writes")),
                 None => return Err(format!("layer {layer} of snapshot {name} is not among its layers")),
             }
+        }
+        if let Some(mark) = &self.group {
+            mark.validate(self)?;
         }
         let Some(Merging { from, into }) = self.merging else { return Ok(()) };
         let is_pair = self.layer(from).is_some_and(|layer| layer.parent == Some(into));

@@ -429,6 +429,30 @@ pub enum DatastoreError {
         /// The name or id that was asked for.
         snapshot: String,
     },
+    /// A volume with a mark of another snapshot of several volumes.
+    #[error(
+        "{path} has a part of the snapshot {name} of several volumes, which is not over yet; \
+         `strongroom volume snapshot list {path}` says what it waits for"
+    )]
+    OtherGroup {
+        /// The volume.
+        path: PathBuf,
+        /// That snapshot.
+        name: SnapshotName,
+    },
+    /// A volume with the record of a group that another volume has not read.
+    #[error(
+        "{path} has the record that the snapshot {name} of several volumes was made, and {reason}: expose that \
+         volume once, or run `strongroom volume snapshot merge` on it, and try again"
+    )]
+    UnreadGroup {
+        /// The volume.
+        path: PathBuf,
+        /// The snapshot.
+        name: SnapshotName,
+        /// Which volume needs it.
+        reason: String,
+    },
     /// A layer below the top whose last writes have not reached its file yet.
     #[error(
         "layer {layer} of {path} is not complete yet: a snapshot was made while the volume was in use, and what was written last is still on its \
@@ -605,6 +629,8 @@ impl DatastoreError {
             Self::NotLinkable { .. } => "not_linkable",
             Self::SnapshotExists { .. } => "snapshot_exists",
             Self::NoSnapshot { .. } => "no_snapshot",
+            Self::OtherGroup { .. } => "other_group",
+            Self::UnreadGroup { .. } => "unread_group",
             Self::NotClosed { .. } => "not_closed",
             Self::Merging { .. } => "merging",
             Self::NotMergeable { .. } => "not_mergeable",

@@ -148,6 +148,7 @@ fn content_of(
         snapshots: Vec::new(),
         merging: None,
         reencrypting: None,
+        group: None,
         ..origin.clone()
     };
     if let Some(ours) = protection.kek() {

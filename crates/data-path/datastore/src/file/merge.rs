@@ -339,8 +339,8 @@ impl VolumeHead {
                 layer.size_bytes = upper.size_bytes;
             }
         }
-        for snapshot in merged.snapshots.iter_mut().filter(|snapshot| snapshot.layer == from) {
-            snapshot.layer = into;
+        for layer in merged.kept_layers_mut().filter(|layer| **layer == from) {
+            *layer = into;
         }
         if merged.top == from {
             merged.top = into;

@@ -38,6 +38,7 @@ pub mod discards;
 mod disk;
 mod error;
 mod filesystem;
+mod group;
 mod head;
 mod host;
 mod identity;
@@ -78,6 +79,10 @@ pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_log, des
 pub use disk::{FileDisk, LayerBlocks, LayerFacts, LogFacts, OpenLayer};
 pub use error::DatastoreError;
 pub use filesystem::{FileSystem, FileSystemKind};
+pub use group::{
+    Decision, DecisionDigest, GROUP_VOLUMES_MAX, GroupMark, GroupPart, GroupPlace, GroupTerms, MadeGroup,
+    Verdict, group_verdict, group_verdict_on,
+};
 pub use head::VolumeHead;
 pub use host::move_volume;
 pub use identity::{identify, identify_on, identity};

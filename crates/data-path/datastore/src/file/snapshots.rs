@@ -44,10 +44,12 @@ impl NewSnapshot {
     /// # Errors
     /// [`DatastoreError::SnapshotExists`], [`DatastoreError::ManySnapshots`].
     pub fn check(&self, path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
-        if descriptor.snapshot(self.id).is_some() || descriptor.snapshot_named(&self.name).is_some() {
+        let part = descriptor.part().map(|part| &part.snapshot);
+        let mut all = descriptor.snapshots.iter().chain(part);
+        if all.any(|other| other.id == self.id || other.name == self.name) {
             return Err(DatastoreError::SnapshotExists { path: path.to_owned(), name: self.name.clone() });
         }
-        if descriptor.snapshots.len() >= SNAPSHOTS_MAX {
+        if descriptor.snapshots.len() + usize::from(part.is_some()) >= SNAPSHOTS_MAX {
             return Err(DatastoreError::ManySnapshots { path: path.to_owned(), most: SNAPSHOTS_MAX });
         }
         Ok(())

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use strongroom_datastore::file::{
+    Decision, GROUP_VOLUMES_MAX, GroupMark, GroupPlace, GroupTerms, Verdict, group_verdict,
+};
 use strongroom_types::{SnapshotId, SnapshotName};
 use thiserror::Error;
 
@@ -51,6 +54,20 @@ pub enum GroupError {
         /// The volume.
         path: PathBuf,
     },
+    /// More volumes than a group can have.
+    #[error("a snapshot is of at most {GROUP_VOLUMES_MAX} volumes at once, and {count} are named")]
+    Many {
+        /// Their number.
+        count: usize,
+    },
+    /// A path that cannot be recorded.
+    #[error("{path} cannot be recorded in a group of volumes: {reason}")]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// A volume's supervisor refuses, or does not answer.
     #[error("{path}: {error}")]
     Volume {
@@ -75,7 +92,7 @@ impl GroupError {
     /// A stable name for programs.
     pub fn code(&self) -> &str {
         match self {
-            Self::Twice { .. } => "usage",
+            Self::Twice { .. } | Self::Many { .. } | Self::Path { .. } => "usage",
             Self::NotExposed { .. } => "not_exposed",
             Self::Volume { error, .. } => error.code(),
             Self::Left { reason, .. } => reason.code(),
@@ -99,6 +116,18 @@ pub struct SnapshotGroup {
     pub volumes: Vec<GroupVolume>,
     /// The process of their supervisors.
     pub peer: Peer,
+    /// What decides that it exists.
+    pub record: GroupRecord,
+}
+
+/// The durable record of a group.
+#[derive(Clone, Debug)]
+pub enum GroupRecord {
+    /// The caller keeps it: each volume lists the snapshot as soon as it has it durably.
+    Callers,
+    /// The descriptor of the first volume has it: no volume lists the snapshot before all have it
+    /// durably, and then all do.
+    FirstVolume(Decision),
 }
 
 /// A group whose volumes are prepared: their clients are still served, for up to a minute.
@@ -130,13 +159,87 @@ impl SnapshotGroup {
                 return Err(GroupError::Twice { path: volume.path.clone() });
             }
         }
-        let prepare = |volume: &GroupVolume| Request::PrepareSnapshot {
+        match self.record {
+            GroupRecord::Callers => {
+                let prepare = |volume: &GroupVolume| Request::PrepareSnapshot {
+                    id: self.id,
+                    name: self.name.clone(),
+                    least_generation: volume.least_generation,
+                };
+                self.all_or_abandon(PREPARED_WITHIN, prepare, &Answer::SnapshotPrepared)?;
+            }
+            GroupRecord::FirstVolume(decision) => self.prepare_parts(decision)?,
+        }
+        Ok(PreparedGroup(self))
+    }
+
+    /// Prepares the volumes' parts, each of which says which volume decides.
+    fn prepare_parts(&self, decision: Decision) -> Result<(), GroupError> {
+        let count = self.volumes.len();
+        if count > GROUP_VOLUMES_MAX {
+            return Err(GroupError::Many { count });
+        }
+        let paths: Vec<PathBuf> =
+            self.volumes.iter().map(|volume| recorded(&volume.path)).collect::<Result<_, _>>()?;
+        let prepare = |volume: &GroupVolume| Request::PreparePart {
             id: self.id,
             name: self.name.clone(),
             least_generation: volume.least_generation,
+            terms: GroupTerms {
+                place: match volume.path == self.volumes[0].path {
+                    true => GroupPlace::First(paths[1..].to_vec()),
+                    false => GroupPlace::After(paths[0].clone()),
+                },
+                decision_sha256: decision.digest(),
+            },
         };
-        self.all_or_abandon(PREPARED_WITHIN, prepare, &Answer::SnapshotPrepared)?;
-        Ok(PreparedGroup(self))
+        self.all_or_abandon(PREPARED_WITHIN, prepare, &Answer::SnapshotPrepared)
+    }
+
+    /// Makes the parts, which all volumes have durably, a snapshot: first in the first volume,
+    /// whose descriptor is the record. A volume that cannot be asked follows it later.
+    fn decide(&self, decision: Decision) -> Result<(), GroupError> {
+        let decide = |_: &GroupVolume| Request::DecideSnapshot { id: self.id, decision };
+        let is_decided = |answer: &Answer| matches!(answer, Answer::SnapshotDecided { .. });
+        let [first, others @ ..] = self.volumes.as_slice() else { return Ok(()) };
+        if let Err(error) = self.ask_for(first, decide(first), PREPARED_WITHIN, is_decided) {
+            self.confirm_void(first, error)?;
+        }
+        if let Err(error) = self.each(others, PREPARED_WITHIN, decide, is_decided) {
+            tracing::warn!("{error}; the volume has the snapshot, and lists it when it is next used");
+            return Ok(());
+        }
+        let end = Request::EndSnapshotGroup { id: self.id };
+        if let Err(error) = self.ask_for(first, end, PREPARED_WITHIN, is_decided) {
+            tracing::warn!("{error}; the record of the snapshot stays until the volume is next used");
+        }
+        Ok(())
+    }
+
+    /// The first volume's process has not said that it decided. It may have done so, and then the
+    /// snapshot exists; otherwise it is void, and the error is returned.
+    fn confirm_void(&self, first: &GroupVolume, reason: GroupError) -> Result<(), GroupError> {
+        let abandon = Request::AbandonSnapshot { id: self.id };
+        let abandoned = self
+            .ask_for(first, abandon, PREPARED_WITHIN, |answer| matches!(answer, Answer::SnapshotAbandoned));
+        // A process that is gone decides nothing any more, and the next one makes it void.
+        let is_over = matches!(abandoned, Ok(_) | Err(GroupError::NotExposed { .. }));
+        if self.is_made(&first.path) {
+            return Ok(());
+        }
+        if is_over {
+            self.abandon();
+        }
+        Err(reason)
+    }
+
+    /// Whether the first volume's descriptor says that the snapshot was made, where its process
+    /// gave no answer.
+    fn is_made(&self, first: &Path) -> bool {
+        match group_verdict(first) {
+            Ok(Some((GroupMark::Made(made), _))) => made.snapshot == self.id,
+            _ => false,
+        }
     }
 
     /// Asks all volumes concurrently, and abandons the snapshot unless all answer this.
@@ -158,17 +261,21 @@ impl SnapshotGroup {
         request: impl Fn(&GroupVolume) -> Request + Sync,
         is_hoped_for: impl Fn(&Answer) -> bool + Sync,
     ) -> Result<Vec<Answer>, GroupError> {
-        let ask = |volume: &GroupVolume| {
-            let answer = self.ask(&volume.path, request(volume), deadline)?;
-            if is_hoped_for(&answer) {
-                return Ok(answer);
-            }
-            let error = ControlError::of_answer(&volume.path, answer);
-            Err(GroupError::Volume { path: volume.path.clone(), error })
-        };
+        self.each(&self.volumes, deadline, request, is_hoped_for)
+    }
+
+    /// As [`Self::all`], some of the volumes.
+    fn each(
+        &self,
+        volumes: &[GroupVolume],
+        deadline: Duration,
+        request: impl Fn(&GroupVolume) -> Request + Sync,
+        is_hoped_for: impl Fn(&Answer) -> bool + Sync,
+    ) -> Result<Vec<Answer>, GroupError> {
+        let ask = |volume: &GroupVolume| self.ask_for(volume, request(volume), deadline, &is_hoped_for);
         let ask = &ask;
         let answers: Vec<Result<Answer, GroupError>> = thread::scope(|scope| {
-            let asked: Vec<_> = self.volumes.iter().map(|volume| scope.spawn(move || ask(volume))).collect();
+            let asked: Vec<_> = volumes.iter().map(|volume| scope.spawn(move || ask(volume))).collect();
             asked
                 .into_iter()
                 .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
@@ -204,6 +311,22 @@ impl SnapshotGroup {
             return GroupError::Left { path, error, reason };
         }
         reason
+    }
+
+    /// Asks one volume, and refuses another answer than that which is hoped for.
+    fn ask_for(
+        &self,
+        volume: &GroupVolume,
+        request: Request,
+        deadline: Duration,
+        is_hoped_for: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, GroupError> {
+        let answer = self.ask(&volume.path, request, deadline)?;
+        if is_hoped_for(&answer) {
+            return Ok(answer);
+        }
+        let error = ControlError::of_answer(&volume.path, answer);
+        Err(GroupError::Volume { path: volume.path.clone(), error })
     }
 
     fn ask(&self, path: &Path, request: Request, deadline: Duration) -> Result<Answer, GroupError> {
@@ -245,7 +368,12 @@ impl FrozenGroup<'_> {
         let committed =
             group.all(SNAPSHOT_WITHIN, commit, |answer| matches!(answer, Answer::Snapshotted { .. }));
         match committed {
-            Ok(answers) => Ok(answers.into_iter().filter_map(snapshotted).collect()),
+            Ok(answers) => {
+                if let GroupRecord::FirstVolume(decision) = group.record {
+                    group.decide(decision)?;
+                }
+                Ok(answers.into_iter().filter_map(snapshotted).collect())
+            }
             Err(error) => {
                 group.abandon();
                 Err(group.delete(error))
@@ -256,6 +384,39 @@ impl FrozenGroup<'_> {
     /// Abandons the snapshot, and has all clients served again.
     pub fn abandon(self) {
         self.0.abandon();
+    }
+}
+
+/// Tells the process that exposes the volume at `path` what has become of its part of a snapshot of
+/// several volumes, whose maker may have died. Nothing happens to a volume without one, and to a
+/// first volume: its process decides itself.
+///
+/// # Errors
+/// [`GroupError`].
+pub fn resolve_exposed(path: &Path) -> Result<(), GroupError> {
+    let failed = |error: ControlError| GroupError::Volume { path: path.to_owned(), error };
+    let Ok(Some((mark, verdict))) = group_verdict(path) else { return Ok(()) };
+    let id = mark.snapshot();
+    let request = match verdict {
+        Verdict::Made(decision) => Request::DecideSnapshot { id, decision },
+        Verdict::Void => Request::AbandonSnapshot { id },
+        Verdict::Read => Request::EndSnapshotGroup { id },
+        Verdict::Stays(_) => return Ok(()),
+    };
+    let Some(client) = Client::connect(path).map_err(failed)? else { return Ok(()) };
+    match client.ask(request, PREPARED_WITHIN).map_err(failed)? {
+        Answer::SnapshotDecided { .. } | Answer::SnapshotAbandoned => Ok(()),
+        other => Err(failed(ControlError::of_answer(path, other))),
+    }
+}
+
+/// A volume's path as its group's descriptors have it.
+fn recorded(path: &Path) -> Result<PathBuf, GroupError> {
+    let wrong = |reason: String| GroupError::Path { path: path.to_owned(), reason };
+    let path = path.canonicalize().map_err(|error| wrong(error.to_string()))?;
+    match path.to_str() {
+        Some(_) => Ok(path),
+        None => Err(wrong("it is not UTF-8".to_owned())),
     }
 }
 

@@ -16,10 +16,10 @@ use strongroom_datastore::file::{
 
 use crate::complete::complete;
 use crate::layers::MergeStages;
-use crate::merge::{Copying, MergeError, copy_all, merge_next};
+use crate::merge::{Copying, MergeError, UNSERVED, copy_all, merge_next};
 use crate::transfer::{Progress, TransferError};
 
-pub use self::served::{ServedError, ServedVolume, Throttle, cancel_served, reencrypt_served};
+pub use self::served::{ServedError, ServedVolume, cancel_served, reencrypt_served};
 
 /// How far a re-encryption is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub fn reencrypt(
         let Some(opened) = job.open_next()? else { break };
         let OpenRewrite { size_bytes, layers, keys, rewritten } = opened;
         let stages = MergeStages::rewriting(layers, keys)?;
-        let moved_bytes = copy_all(&stages, size_bytes, &mut |copying: &Copying<'_>| {
+        let moved_bytes = copy_all(&stages, size_bytes, UNSERVED, &mut |copying: &Copying<'_>| {
             let moved_bytes = copying.moved_bytes();
             let left_bytes = bytes.saturating_sub(moved_bytes);
             report(ReencryptProgress { done_bytes: rewritten_bytes + moved_bytes, left_bytes, left_layers });

@@ -10,12 +10,14 @@ use strongroom_datastore::file::{
     left_to_reencrypt, open_rewrite_beside, whole_to_reencrypt,
 };
 use strongroom_keys::{Kek, KeyError};
+use strongroom_statistics::Answered;
 use thiserror::Error;
 
 use super::{ReencryptProgress, Reencrypted};
-use crate::control::{Answer, Client, ControlError, NewKek, Peer, ReencryptAct, Request};
+use crate::control::{Answer, Client, ControlError, NewKek, Peer, ReencryptAct, Request, statistics_of};
 use crate::layers::MergeStages;
-use crate::merge::{Copying, MergeError, copy_all};
+use crate::merge::{Copying, MergeError, Stride, copy_all};
+use crate::pace::{Pace, Throttle};
 use crate::transfer::TransferError;
 
 /// How long the process that exposes the volume may take for a step: it may wait for a key, and
@@ -27,6 +29,9 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// How long that may last: a merge of large layers takes its time.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// Small steps: a request of a client waits for one of them at most.
+const BESIDE: Stride = Stride { depth: 4, piece_bytes: 256 << 10, step_bytes: 2 << 20 };
 
 /// Why a served volume is not re-encrypted.
 #[derive(Debug, Error)]
@@ -42,22 +47,6 @@ pub enum ServedError {
 impl From<DatastoreError> for ServedError {
     fn from(error: DatastoreError) -> Self {
         Self::Rewrite(error.into())
-    }
-}
-
-/// How the job shares the machine with the volume's clients.
-#[derive(Clone, Copy, Debug)]
-pub struct Throttle {
-    /// The most bytes per second; none but what the pauses leave.
-    pub bytes_per_second: Option<u64>,
-    /// How long each pause lasts, as a multiple of the step before.
-    pub pause_per_step: u32,
-}
-
-impl Default for Throttle {
-    /// Half of the time.
-    fn default() -> Self {
-        Self { bytes_per_second: None, pause_per_step: 1 }
     }
 }
 
@@ -116,12 +105,12 @@ pub fn reencrypt_served(
         let OpenRewrite { size_bytes, layers, keys, mut rewritten } = opened;
         let stages = MergeStages::rewriting(layers, keys).map_err(MergeError::from)?;
         let before = done.rewritten_bytes;
-        let mut pace = Pace::new(throttle);
-        let moved_bytes = copy_all(&stages, size_bytes, &mut |copying: &Copying<'_>| {
+        let mut beside = Beside::new(served, throttle, stop);
+        let moved_bytes = copy_all(&stages, size_bytes, BESIDE, &mut |copying: &Copying<'_>| {
             let moved_bytes = copying.moved_bytes();
             let left_bytes = bytes.saturating_sub(moved_bytes);
             patience.tell(ReencryptProgress { done_bytes: before + moved_bytes, left_bytes, left_layers });
-            pace.keep(moved_bytes);
+            beside.keep(moved_bytes);
             if stop.load(Ordering::Relaxed) { Err(TransferError::Stopped) } else { Ok(()) }
         });
         let moved_bytes = moved_bytes.map_err(MergeError::from)?;
@@ -298,29 +287,58 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// Keeps to a throttle, between the steps of a copy.
-struct Pace {
+/// Keeps to a throttle, between the steps of a copy. What steps cost the clients is read from the
+/// statistics of the process that exposes the volume, which contacts no worker for that.
+struct Beside<'a> {
+    served: ServedVolume<'a>,
     throttle: Throttle,
-    begun: Instant,
-    /// When the last pause ended.
-    since: Instant,
+    stop: &'a AtomicBool,
+    pace: Pace,
+    /// What clients had asked for when the step began; nothing before the first one.
+    began: Option<Clients>,
+    moved_bytes: u64,
 }
 
-impl Pace {
-    fn new(throttle: Throttle) -> Self {
-        let now = Instant::now();
-        Self { throttle, begun: now, since: now }
+/// What clients have asked for until now.
+#[derive(Clone, Copy)]
+struct Clients {
+    answered: Option<Answered>,
+    are_waiting: bool,
+}
+
+impl Clients {
+    fn of(served: ServedVolume<'_>) -> Self {
+        let statistics = statistics_of(served.path, served.supervisor);
+        let are_waiting = statistics.as_ref().is_none_or(|read| read.in_flight > 0);
+        Self { answered: statistics.map(|read| read.answered()), are_waiting }
     }
 
-    /// Pauses, if `moved_bytes` were written since the beginning.
+    fn have_asked_since(self, before: Self) -> bool {
+        self.are_waiting || before.are_waiting || self.answered != before.answered
+    }
+}
+
+impl<'a> Beside<'a> {
+    fn new(served: ServedVolume<'a>, throttle: Throttle, stop: &'a AtomicBool) -> Self {
+        Self { served, throttle, stop, pace: Pace::new(), began: None, moved_bytes: 0 }
+    }
+
+    /// Pauses before the next step. `moved_bytes` were written since the beginning.
     fn keep(&mut self, moved_bytes: u64) {
-        let Throttle { bytes_per_second, pause_per_step } = self.throttle;
-        let mut pause = self.since.elapsed() * pause_per_step;
-        if let Some(rate) = bytes_per_second.filter(|rate| *rate > 0) {
-            let due = Duration::from_secs_f64(moved_bytes as f64 / rate as f64);
-            pause = pause.max(due.saturating_sub(self.begun.elapsed()));
+        if let Some(began) = self.began {
+            let ended = Clients::of(self.served);
+            self.pace.end(moved_bytes - self.moved_bytes, ended.answered);
+            let are_busy = ended.have_asked_since(began);
+            while !self.stop.load(Ordering::Relaxed) {
+                let pause = self.pace.pause(self.throttle, are_busy, Instant::now());
+                if pause.is_zero() {
+                    break;
+                }
+                std::thread::sleep(pause.min(RETRY));
+            }
         }
-        std::thread::sleep(pause);
-        self.since = Instant::now();
+        let begins = Clients::of(self.served);
+        self.pace.begin(begins.answered);
+        (self.began, self.moved_bytes) = (Some(begins), moved_bytes);
     }
 }

@@ -27,6 +27,7 @@ use super::{Exposure, Phase, Supervisor, refuse};
 use crate::condition::{Completion, MergeState};
 use crate::control::{Answer, MergeAct, MergeProgress, MergeStatus};
 use crate::merging::MergeOrder;
+use crate::pace::Throttle;
 
 /// The pause after a step that failed for a reason that may pass, such as want of room for a
 /// descriptor, or a key that cannot be had.
@@ -44,7 +45,7 @@ pub(super) struct LayerMerge {
     /// Why the last step failed.
     reason: Option<String>,
     is_paused: bool,
-    bytes_per_second: Option<u64>,
+    throttle: Throttle,
     /// How much is copied, as the last worker has handed it over.
     copied_bytes: u64,
     /// How many workers have died while they copied.
@@ -83,7 +84,7 @@ impl LayerMerge {
             due: Some(Instant::now()),
             reason: None,
             is_paused: false,
-            bytes_per_second: None,
+            throttle: Throttle::default(),
             copied_bytes: 0,
             deaths: 0,
             includes_top: false,
@@ -119,11 +120,7 @@ impl LayerMerge {
     }
 
     fn order(&self) -> MergeOrder {
-        MergeOrder {
-            copied_bytes: self.copied_bytes,
-            bytes_per_second: self.bytes_per_second,
-            is_paused: self.is_paused,
-        }
+        MergeOrder { copied_bytes: self.copied_bytes, throttle: self.throttle, is_paused: self.is_paused }
     }
 }
 
@@ -179,8 +176,8 @@ impl Supervisor {
         let merge = &mut self.merge;
         match act {
             MergeAct::Pause => merge.is_paused = true,
-            MergeAct::Start { bytes_per_second } => {
-                (merge.is_paused, merge.bytes_per_second) = (false, bytes_per_second);
+            MergeAct::Start { throttle } => {
+                (merge.is_paused, merge.throttle) = (false, throttle);
                 (merge.deaths, merge.reason) = (0, None);
                 if merge.stage == Stage::Failed {
                     // What the worker has in memory of the lower layer may be unusable.
@@ -253,7 +250,10 @@ impl Supervisor {
             (None, Stage::Switched) => total_bytes,
             (None, _) => merge.copied_bytes,
         };
-        Some(MergeStatus { state, copied_bytes, total_bytes, reason: merge.reason.clone() })
+        let speed = of_worker.map_or(0, |report| report.bytes_per_second);
+        let left = total_bytes.saturating_sub(copied_bytes).checked_div(speed);
+        let seconds_left = left.filter(|_| state == MergeProgress::Running);
+        Some(MergeStatus { state, copied_bytes, total_bytes, seconds_left, reason: merge.reason.clone() })
     }
 
     /// Does what the merge needs next, as far as the worker has come.
@@ -376,7 +376,7 @@ impl Supervisor {
         head.finish_merge(kek.protection())?;
         self.merge = LayerMerge {
             is_paused: self.merge.is_paused,
-            bytes_per_second: self.merge.bytes_per_second,
+            throttle: self.merge.throttle,
             includes_top: self.merge.includes_top,
             ..LayerMerge::new()
         };

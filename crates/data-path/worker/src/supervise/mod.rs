@@ -327,6 +327,8 @@ impl Supervisor {
             Request::Resize { .. }
             | Request::Upgrade
             | Request::DeleteSnapshot { .. }
+            | Request::DecideSnapshot { .. }
+            | Request::EndSnapshotGroup { .. }
             | Request::Merge { .. }
             | Request::Reencrypt { .. }
             | Request::Rewrap { .. }
@@ -354,10 +356,15 @@ impl Supervisor {
             Request::PrepareSnapshot { id, name, least_generation } => {
                 Some(self.prepare_snapshot(NewSnapshot { id, name }, least_generation))
             }
+            Request::PreparePart { id, name, least_generation, terms } => {
+                Some(self.prepare_part(NewSnapshot { id, name }, least_generation, terms))
+            }
             Request::FreezeForSnapshot { id, lease_ms } => {
                 Some(self.freeze_for_snapshot(id, Duration::from_millis(lease_ms)))
             }
             Request::CommitSnapshot { id } => self.commit_snapshot(id),
+            Request::DecideSnapshot { id, decision } => Some(self.decide_snapshot(id, decision)),
+            Request::EndSnapshotGroup { id } => Some(self.end_snapshot_group(id)),
             Request::AbandonSnapshot { id } => Some(self.abandon_snapshot(id)),
             Request::DeleteSnapshot { name, least_generation } => {
                 Some(self.delete_snapshot(&name, least_generation))

@@ -3,8 +3,8 @@
 //! ```text
 //!            prepare              freeze                commit                 the old top is durable
 //! no change ---------> Prepared ---------> Frozen --------------> Closing ----------------> snapshot
-//!                         |  too late, or abandoned  |  lease over, or abandoned
-//!                         +------> no change <-------+
+//!                         |  too late, or abandoned  |  lease over, or abandoned        Undecided, in a group
+//!                         +------> no change <-------+                                  with a record
 //! ```
 //!
 //! A new worker takes over, as at an upgrade, with a new, empty top over the former top
@@ -18,6 +18,10 @@
 //! and the coordinator deletes the snapshot everywhere
 //! ([`SnapshotGroup`](crate::control::SnapshotGroup)).
 //!
+//! Several volumes that no control plane knows have a record of their own: the descriptor of the
+//! first one. The old top's layer, when it is durable, is a *part* and no snapshot, until its
+//! supervisor is told that the first volume's descriptor has the decision.
+//!
 //! A snapshot exists when the old top is complete and durable, and the descriptor says so. If a
 //! worker or a supervisor dies before, it leaves a layer that no snapshot needs, which a later
 //! merge removes.
@@ -25,7 +29,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use strongroom_datastore::file::{Access, DatastoreError, Descriptor, NewSnapshot, OpenLayer};
+use strongroom_datastore::file::{
+    Access, DatastoreError, Decision, Descriptor, GroupPart, GroupPlace, GroupTerms, NewSnapshot, OpenLayer,
+};
 use strongroom_types::{LayerId, SnapshotId, SnapshotName};
 
 use super::child::WorkerProcess;
@@ -33,7 +39,7 @@ use super::hand_over::{NotResumed, NotSuspended, Resumed, Suspended};
 use super::restart::Outage;
 use super::{Phase, Supervisor, microseconds, refuse, start_worker};
 use crate::condition::Completion;
-use crate::control::{Answer, FREEZE_LEASE_MAX};
+use crate::control::{Answer, FREEZE_LEASE_MAX, SNAPSHOT_WITHIN};
 
 /// How long the layer below a new top is left alone after the change: meanwhile the other volumes
 /// of the snapshot change over, whose clients wait.
@@ -41,6 +47,10 @@ const COMPLETES_AFTER: Duration = Duration::from_millis(100);
 
 /// How long a snapshot stays prepared without a freeze.
 const PREPARED_FOR: Duration = Duration::from_secs(60);
+
+/// How long a part waits for its decision: as long as the slowest other part may take to become
+/// durable.
+const UNDECIDED_FOR: Duration = SNAPSHOT_WITHIN;
 
 /// A snapshot that does not exist yet.
 #[derive(Debug)]
@@ -52,6 +62,8 @@ pub(super) enum PendingSnapshot {
     /// The new worker serves, and completes the layer that was the top. The former one is ended
     /// afterwards, when no client of another volume waits.
     Closing { snapshot: NewSnapshot, stall: Duration, former: Box<Option<WorkerProcess>> },
+    /// The volume has a durable part of a group's snapshot.
+    Undecided { snapshot: NewSnapshot, until: Instant },
 }
 
 /// A new top, and the worker that will serve it.
@@ -66,15 +78,26 @@ impl PendingSnapshot {
         match self {
             Self::Prepared { snapshot, .. }
             | Self::Frozen { snapshot, .. }
-            | Self::Closing { snapshot, .. } => snapshot,
+            | Self::Closing { snapshot, .. }
+            | Self::Undecided { snapshot, .. } => snapshot,
         }
     }
 
     /// When it is given up, unless it proceeds before.
     fn deadline(&self) -> Option<Instant> {
         match self {
-            Self::Prepared { until, .. } | Self::Frozen { until, .. } => Some(*until),
+            Self::Prepared { until, .. } | Self::Frozen { until, .. } | Self::Undecided { until, .. } => {
+                Some(*until)
+            }
             Self::Closing { .. } => None,
+        }
+    }
+
+    /// Whether it has a top to which nothing may be written yet.
+    fn has_new_top(&self) -> bool {
+        match self {
+            Self::Prepared { .. } | Self::Frozen { .. } => true,
+            Self::Closing { .. } | Self::Undecided { .. } => false,
         }
     }
 }
@@ -82,7 +105,7 @@ impl PendingSnapshot {
 impl Supervisor {
     /// Makes a snapshot, or begins to; then the answer comes when it is durable.
     pub(super) fn snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Option<Answer> {
-        let made = self.prepare(&snapshot, least_generation).and_then(|top| {
+        let made = self.prepare(&snapshot, least_generation, None).and_then(|top| {
             let suspended = self.freeze()?;
             self.change_over_for(snapshot, top, suspended, Duration::ZERO)
         });
@@ -91,7 +114,26 @@ impl Supervisor {
 
     /// Prepares a snapshot that is made together with those of other volumes.
     pub(super) fn prepare_snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Answer {
-        match self.prepare(&snapshot, least_generation) {
+        self.prepare_in_group(snapshot, least_generation, None)
+    }
+
+    /// Prepares a volume's part of a snapshot that no control plane knows.
+    pub(super) fn prepare_part(
+        &mut self,
+        snapshot: NewSnapshot,
+        least_generation: u64,
+        terms: GroupTerms,
+    ) -> Answer {
+        self.prepare_in_group(snapshot, least_generation, Some(terms))
+    }
+
+    fn prepare_in_group(
+        &mut self,
+        snapshot: NewSnapshot,
+        least_generation: u64,
+        terms: Option<GroupTerms>,
+    ) -> Answer {
+        match self.prepare(&snapshot, least_generation, terms) {
             Ok(top) => {
                 let (top, until) = (Box::new(top), Instant::now() + PREPARED_FOR);
                 self.snapshot = Some(PendingSnapshot::Prepared { snapshot, top, until });
@@ -124,10 +166,9 @@ impl Supervisor {
 
     /// Makes the snapshot for which the volume is frozen. The answer comes when it is durable.
     pub(super) fn commit_snapshot(&mut self, id: SnapshotId) -> Option<Answer> {
+        self.end_overdue_snapshot();
         let (snapshot, top, suspended) = match self.snapshot.take() {
-            Some(PendingSnapshot::Frozen { snapshot, top, suspended, until })
-                if snapshot.id == id && Instant::now() < until =>
-            {
+            Some(PendingSnapshot::Frozen { snapshot, top, suspended, .. }) if snapshot.id == id => {
                 (snapshot, top, suspended)
             }
             other => {
@@ -145,7 +186,55 @@ impl Supervisor {
             Some(pending) if pending.snapshot().id == id => self.give_up(pending),
             other => self.snapshot = other,
         }
-        Answer::SnapshotAbandoned
+        match self.abandon_part(id) {
+            Ok(()) => Answer::SnapshotAbandoned,
+            Err(error) => refuse(&error),
+        }
+    }
+
+    /// Whether the volume has a part of this snapshot, which is not decided.
+    fn has_part(&self, id: SnapshotId) -> bool {
+        self.exposure.head.descriptor().part().is_some_and(|part| part.snapshot.id == id)
+    }
+
+    /// Removes the volume's part of this snapshot, if it has one. What is read stays as it is; the
+    /// next merge takes its layer.
+    fn abandon_part(&mut self, id: SnapshotId) -> Result<(), DatastoreError> {
+        if !self.has_part(id) {
+            return Ok(());
+        }
+        let path = PathBuf::from(self.exposure.head.path());
+        let kek = self.exposure.kek.now().map_err(|error| DatastoreError::Key { path, error })?;
+        self.exposure.head.abandon_part(id, kek.protection())
+    }
+
+    /// Makes the volume's part a snapshot.
+    pub(super) fn decide_snapshot(&mut self, id: SnapshotId, decision: Decision) -> Answer {
+        let head = &mut self.exposure.head;
+        let path = PathBuf::from(head.path());
+        let decided = match self.exposure.kek.now() {
+            Ok(kek) => head.decide_part(id, decision, kek.protection()),
+            Err(error) => Err(DatastoreError::Key { path, error }),
+        };
+        if let Err(error) = decided {
+            return refuse(&error);
+        }
+        self.snapshot = self.snapshot.take().filter(|pending| pending.snapshot().id != id);
+        Answer::SnapshotDecided { generation: self.exposure.head.descriptor().generation }
+    }
+
+    /// Removes the record of a group that all volumes know of.
+    pub(super) fn end_snapshot_group(&mut self, id: SnapshotId) -> Answer {
+        let head = &mut self.exposure.head;
+        let path = PathBuf::from(head.path());
+        let ended = match self.exposure.kek.now() {
+            Ok(kek) => head.end_group(id, kek.protection()),
+            Err(error) => Err(DatastoreError::Key { path, error }),
+        };
+        match ended {
+            Ok(()) => Answer::SnapshotDecided { generation: self.exposure.head.descriptor().generation },
+            Err(error) => refuse(&error),
+        }
     }
 
     /// Abandons a snapshot that is not committed, before the volume is closed.
@@ -165,7 +254,7 @@ impl Supervisor {
     /// Gives up a prepared snapshot whose time is over, or whose worker has died.
     pub(super) fn end_overdue_snapshot(&mut self) {
         let Some(deadline) = self.snapshot_deadline() else { return };
-        let is_down = matches!(self.phase, Phase::Down(_));
+        let is_down = self.is_changing_layers() && matches!(self.phase, Phase::Down(_));
         if !is_down && Instant::now() < deadline {
             return;
         }
@@ -176,7 +265,7 @@ impl Supervisor {
 
     /// Whether a change of layers is under way for which other changes must wait.
     pub(super) fn is_changing_layers(&self) -> bool {
-        self.snapshot_deadline().is_some()
+        self.snapshot.as_ref().is_some_and(PendingSnapshot::has_new_top)
     }
 
     fn check_snapshot(&self, snapshot: &NewSnapshot, least_generation: u64) -> Result<(), DatastoreError> {
@@ -191,7 +280,12 @@ impl Supervisor {
     }
 
     /// Prepares a new top for a snapshot.
-    fn prepare(&mut self, snapshot: &NewSnapshot, least_generation: u64) -> Result<NewTop, Refusal> {
+    fn prepare(
+        &mut self,
+        snapshot: &NewSnapshot,
+        least_generation: u64,
+        terms: Option<GroupTerms>,
+    ) -> Result<NewTop, Refusal> {
         if self.snapshot.is_some() || self.rewrap.is_some() {
             let reason = "another snapshot, or a move to another key, is under way".to_owned();
             return Err(Refusal::because(reason));
@@ -201,11 +295,15 @@ impl Supervisor {
             let reason = "the layer below the top is still being completed; try again in a minute";
             return Err(Refusal { code: "busy", message: reason.to_owned() });
         }
-        self.prepare_top()
+        self.put_top(terms.map(|terms| (snapshot, terms)))
     }
 
     /// Durably names a new top, and starts a worker for it.
     pub(super) fn prepare_top(&mut self) -> Result<NewTop, Refusal> {
+        self.put_top(None)
+    }
+
+    fn put_top(&mut self, part: Option<(&NewSnapshot, GroupTerms)>) -> Result<NewTop, Refusal> {
         let Phase::Serving(worker) = &mut self.phase else {
             return Err(Refusal::because("no worker serves now; one is being started".to_owned()));
         };
@@ -213,10 +311,10 @@ impl Supervisor {
         if let Err(error) = worker.hold_destaging(true) {
             tracing::warn!("clients may wait longer for the change: {error}");
         }
-        self.new_top().inspect_err(|_| self.release_destaging())
+        self.new_top(part).inspect_err(|_| self.release_destaging())
     }
 
-    fn new_top(&mut self) -> Result<NewTop, Refusal> {
+    fn new_top(&mut self, part: Option<(&NewSnapshot, GroupTerms)>) -> Result<NewTop, Refusal> {
         let started = start_worker(&self.exposure, self.page.as_deref(), &self.exposure.workers);
         let mut successor =
             started.map_err(|error| Refusal::because(format!("the new worker does not start: {error}")))?;
@@ -225,7 +323,11 @@ impl Supervisor {
         let kek = kek.map_err(|error| Refusal::of(&DatastoreError::Key { path, error }))?;
         let head = &mut self.exposure.head;
         let log_bytes = top_log_bytes(head.descriptor());
-        head.prepare_layer(kek.protection(), log_bytes).map_err(|error| Refusal::of(&error))?;
+        let prepared = match part {
+            Some((snapshot, terms)) => head.prepare_part(snapshot, terms, kek.protection(), log_bytes),
+            None => head.prepare_layer(kek.protection(), log_bytes),
+        };
+        prepared.map_err(|error| Refusal::of(&error))?;
         let opened = head.open_prepared(kek.protection());
         drop(kek);
         let (top, deks) = match opened {
@@ -301,12 +403,24 @@ impl Supervisor {
             PendingSnapshot::Frozen { top, suspended, .. } => (top, Some(*suspended)),
             // The layers stay, without a snapshot of the lower one.
             PendingSnapshot::Closing { .. } => return,
+            PendingSnapshot::Undecided { snapshot, .. } => return self.leave_undecided(snapshot.id),
         };
         // Its open files would hold its lock.
         drop(top);
         // Where no worker serves, the layers are opened as they are: the empty top stays.
         if matches!(self.phase, Phase::Serving(_)) {
             self.put_back(suspended);
+        }
+    }
+
+    /// Its maker has died, or is too late. The first volume makes the group void; the others follow
+    /// its descriptor when they are told or opened anew.
+    fn leave_undecided(&mut self, id: SnapshotId) {
+        let is_first = |part: &GroupPart| matches!(part.terms.place, GroupPlace::First(_));
+        if self.exposure.head.descriptor().part().is_some_and(is_first)
+            && let Err(error) = self.abandon_part(id)
+        {
+            tracing::error!("the undecided part of a snapshot stays on the volume: {error}");
         }
     }
 
@@ -365,6 +479,10 @@ impl Supervisor {
         let Some(PendingSnapshot::Closing { snapshot, stall, former }) = self.snapshot.take() else {
             return;
         };
+        if self.has_part(snapshot.id) {
+            let until = Instant::now() + UNDECIDED_FOR;
+            self.snapshot = Some(PendingSnapshot::Undecided { snapshot: snapshot.clone(), until });
+        }
         let answer = outcome.map_or_else(Answer::from, |()| Answer::Snapshotted {
             snapshot: snapshot.id,
             generation: self.exposure.head.descriptor().generation,
@@ -388,7 +506,10 @@ impl Supervisor {
             }
         };
         let snapshot = match &self.snapshot {
-            Some(PendingSnapshot::Closing { snapshot, .. }) => Some(snapshot),
+            // A part is in the descriptor already, and is no snapshot yet.
+            Some(PendingSnapshot::Closing { snapshot, .. }) => {
+                Some(snapshot).filter(|snapshot| !self.has_part(snapshot.id))
+            }
             _ => None,
         };
         Some(self.exposure.head.settle_layer(snapshot, kek.protection()))

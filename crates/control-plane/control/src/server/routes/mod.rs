@@ -48,6 +48,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_pause))
         .routes(routes!(vms::vm_suspend))
         .routes(routes!(vms::vm_rotate_key))
+        .routes(routes!(vms::vm_cryptoperiod_set))
         .routes(routes!(vms::vm_dump_delete))
         .routes(routes!(vms::vm_snapshot_delete))
         .routes(routes!(vms::vm_snapshot_revert))

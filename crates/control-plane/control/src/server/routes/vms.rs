@@ -7,8 +7,8 @@ use strongroom_api::key::KeyStatus;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
     CloneVm, CreateSnapshot, CreateVm, DeleteVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm,
-    RevertVm, RotateKey, SetSnapshotSchedule, Snapshot, SnapshotSchedule, StartVm, StopVm, TemplateVm,
-    Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
+    RevertVm, RotateKey, SetCryptoperiod, SetSnapshotSchedule, Snapshot, SnapshotSchedule, StartVm, StopVm,
+    TemplateVm, Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
 };
 use strongroom_api::{ErrorBody, ListQuery, Page};
 
@@ -301,6 +301,20 @@ pub async fn vm_snapshot_delete(
 ) -> Accepted {
     let task = blocking(api, move |control| control.delete_snapshot(&wish.caller, &vm, &snapshot)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Sets how long a VM's data keys are used. When the time is over, the control plane renews them
+/// with an ordinary rotation, if the VM allows it then. `GET /v1/vms/{vm}` shows it.
+#[utoipa::path(patch, path = "/v1/vms/{vm}/cryptoperiod", operation_id = "vm_cryptoperiod_set", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = SetCryptoperiod,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_cryptoperiod_set(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<SetCryptoperiod>,
+) -> Accepted {
+    let set = move |control: &Control| control.set_cryptoperiod(&wish.caller, &vm, &wish.body);
+    Ok((StatusCode::ACCEPTED, Json(blocking(api, set).await?)))
 }
 
 /// The schedule of a VM's snapshots: its rules, when the next one of each is due, and what came of

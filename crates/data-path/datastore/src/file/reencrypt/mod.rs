@@ -377,8 +377,8 @@ fn replaced(descriptor: &Descriptor, old: &LayerRecord, new: &LayerRecord) -> De
             layer.parent = Some(new.id);
         }
     }
-    for snapshot in replaced.snapshots.iter_mut().filter(|snapshot| snapshot.layer == old.id) {
-        snapshot.layer = new.id;
+    for layer in replaced.kept_layers_mut().filter(|layer| **layer == old.id) {
+        *layer = new.id;
     }
     if replaced.top == old.id {
         replaced.top = new.id;
