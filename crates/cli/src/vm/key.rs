@@ -44,7 +44,8 @@ of VMs by itself when they are due.
 With --data every volume, with its snapshots, is rewritten under new data keys, which the old key never \
 opens, while the VM is off. The datastore needs room for the largest layer once more. If it is cancelled \
 or fails, the VM can be started, and the same command continues; if the host is killed, run it again \
-before the VM is started. Layers that linked clones share are kept for them under the old data keys.
+before the VM is started. Layers that linked clones share are kept for them under the old data keys. \
+'strongroom evidence --vm web1' writes a signed report of it.
 
 Examples:
   strongroom vm key rotate web1
@@ -134,6 +135,9 @@ impl RotateArguments {
         }
         let doing = if self.data { "re-encrypting under a new key" } else { "moving to a new key" };
         follow(&api, output, doing, task)?;
+        if self.data {
+            output.remark(&format!("a signed report: `strongroom evidence --vm {} --output FILE`", self.vm));
+        }
         output.answer(&Rotated(api.get(&vm)?))
     }
 }
