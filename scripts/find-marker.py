@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """Looks for what old data keys of a volume still open.
 
-    find-marker.py OLD-DESCRIPTOR --key-file FILE --marker TEXT DIRECTORY ...
+    find-marker.py OLD-DESCRIPTOR --key-file FILE --marker TEXT [--old-tags FILE ...] -- DIRECTORY ...
 
 OLD-DESCRIPTOR is a copy of a descriptor from before a re-encryption, which opens with the key in FILE; of a clear volume
 there are no keys, and the marker is looked for as it is. Every block of every file in the directories is decrypted with
 every data key of the copy, by OpenSSL alone. It says where the marker is found, and ends with 1 if it is. Whether a file
-belongs to the volume does not matter.
+belongs to the volume does not matter. Of copies of the volume's files with tags (`tags-...`, `tags2-...`, `discards-...`)
+from before, no tag may be anywhere either: an old tag would show whether an old block is guessed rightly.
 """
 
 import argparse
@@ -59,17 +60,32 @@ def blocks_of(path):
                 yield number, block
 
 
+def tags_of(path):
+    """Every tag of a copy of a file with tags: those of blocks, and those of sectors with marks."""
+    content = path.read_bytes()
+    # A file of tags begins with a page of its own; a record of discards has sectors alone.
+    sectors_at, blocks_at = {"tags2": (4096, 16 << 20), "tags": (4096, 1 << 20)}.get(
+        path.name.partition("-")[0], (0, len(content))
+    )
+    blocks = (content[at : at + 16] for at in range(blocks_at, len(content), 16))
+    sectors = (content[at : at + 16] for at in range(sectors_at, min(blocks_at, len(content)), 512))
+    # Nothing is no tag.
+    return {tag for found in (blocks, sectors) for tag in found if len(set(tag)) > 4}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("descriptor", type=Path)
     parser.add_argument("--key-file", type=Path)
     parser.add_argument("--marker", required=True)
+    parser.add_argument("--old-tags", nargs="*", type=Path, default=[])
     parser.add_argument("directories", nargs="+", type=Path)
     arguments = parser.parse_args()
 
     marker = arguments.marker.encode()
     keys = data_keys(arguments.descriptor, arguments.key_file)
     files = [path for directory in arguments.directories for path in sorted(directory.rglob("*")) if path.is_file()]
+    tags = set().union(*map(tags_of, arguments.old_tags))
     found = examined = 0
     for path in files:
         for number, block in blocks_of(path):
@@ -81,7 +97,10 @@ def main():
             if any(marker in content for content in plain):
                 found += 1
                 print(f"{path}: block {number} shows the marker")
-    told = f"{examined} blocks of {len(files)} files under {len(keys)} old keys: {found} show the marker"
+            if tags and not tags.isdisjoint(block[at : at + 16] for at in range(0, BLOCK_BYTES, 16)):
+                found += 1
+                print(f"{path}: block {number} has an old tag")
+    told = f"{examined} blocks of {len(files)} files under {len(keys)} old keys and {len(tags)} old tags: {found} show the marker"
     sys.exit(told) if found else print(told)
 
 

@@ -19,6 +19,7 @@ mod disk;
 mod doctor;
 mod duration;
 mod error;
+mod evidence;
 mod grants;
 mod home;
 mod inventory;

@@ -15,6 +15,7 @@ use crate::completions::CompletionsArguments;
 use crate::disk::DiskCommand;
 use crate::doctor::DoctorArguments;
 use crate::error::CliError;
+use crate::evidence::EvidenceArguments;
 use crate::inventory::{DatastoreCommand, EventCommand, HostCommand, PolicyCommand, TaskCommand};
 use crate::key::KeyCommand;
 use crate::key_provider::KeyProviderCommand;
@@ -120,6 +121,8 @@ enum Command {
     /// Verify the key server's audit log
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Write a signed file for auditors: keys, what needs them, who got them, what was re-encrypted
+    Evidence(Box<EvidenceArguments>),
     /// Print a shell completion script
     Completions(CompletionsArguments),
     /// Write manual pages
@@ -186,6 +189,7 @@ impl Program {
             Command::KeyProvider(command) => command.run(&output),
             Command::Keyserver(command) => command.run(&output),
             Command::Audit(command) => command.run(&output),
+            Command::Evidence(arguments) => arguments.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(&output),
             Command::Worker(arguments) => arguments.run(),

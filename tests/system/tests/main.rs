@@ -18,6 +18,7 @@ mod comments;
 mod damaged_volumes;
 mod datapath;
 mod dying_disk;
+mod evidence;
 mod first_hour;
 mod first_mistakes;
 mod full_datastore;

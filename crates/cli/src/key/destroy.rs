@@ -10,6 +10,7 @@ use strongroom_jobs::JobError;
 use strongroom_jobs::datastores::{KnownDatastores, check_unneeded};
 use strongroom_jobs::destructions::KeptDestructions;
 use strongroom_jobs::inventory::{Inventory, Key};
+use strongroom_keyserver::evidence::DataKeyFate;
 use strongroom_keyserver::management::questions::{
     CancelDestruction, ConfirmDestruction, ScheduleDestruction,
 };
@@ -31,7 +32,8 @@ use crate::output::{Output, utc};
     after_help = "Destroying a key destroys all data that it protects, in every copy and backup. So it \
 takes several steps: the destruction is scheduled, which takes the key out of use for new data at once; \
 a delay passes, in which it can be cancelled; and a second person confirms it. It is refused, with a \
-list, while a volume needs the key. The volumes are searched in every datastore in which this machine \
+list, while a volume needs the key. It says what became of the data keys that were under it, as the audit \
+log has it, which 'strongroom evidence' writes into a signed report. The volumes are searched in every datastore in which this machine \
 created a volume with a provider's key, and in those given with --datastore, which are remembered. If \
 such a datastore cannot be read, nothing is destroyed; if it is lost for good, give --forget-datastore. \
 Volumes of other machines, and copies made in other ways, are not found.
@@ -99,6 +101,9 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, step, waiting } = self;
         let due = utc(waiting.due_unix_seconds);
+        if let Some(fate) = waiting.data_keys {
+            writeln!(f, "{}", fate_of_data_keys(fate))?;
+        }
         match (*step, waiting.enforced) {
             ("scheduled", true) => write!(
                 f,
@@ -117,6 +122,25 @@ impl fmt::Display for Answer {
                 )
             }
             _ => write!(f, "key {key} is destroyed"),
+        }
+    }
+}
+
+/// What the destruction of a key means for the data that was under it.
+fn fate_of_data_keys(fate: DataKeyFate) -> &'static str {
+    match fate {
+        DataKeyFate::Renewed => {
+            "what left this key was re-encrypted, by the audit log; `strongroom evidence` writes the report"
+        }
+        DataKeyFate::Kept => {
+            "WARNING: data keys that were under this key are in use under another one. Without it old copies of descriptors \
+             do not open, but the data is not gone: re-encrypt it (`strongroom vm key rotate VM --data`)"
+        }
+        DataKeyFate::Shared => {
+            "WARNING: what left this key was re-encrypted, but linked clones may have layers under the old data keys"
+        }
+        DataKeyFate::NotOnRecord => {
+            "no re-encryption of what was under this key is on record: what was moved without --data keeps its data keys"
         }
     }
 }

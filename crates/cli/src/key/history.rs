@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_audit::Outcome;
+use strongroom_audit::{Noted, Outcome};
 use strongroom_jobs::inventory::Inventory;
-use strongroom_keyserver::management::protocol::{EventAnswer, HISTORY_MAX, HistoryAnswer};
+use strongroom_keyserver::management::protocol::{HISTORY_MAX, HistoryAnswer};
 use strongroom_keyserver::management::questions::KeyHistory;
 use strongroom_types::unix_seconds;
 
@@ -57,11 +57,11 @@ struct Event {
     what: String,
     outcome: Option<Outcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    record: Option<EventAnswer>,
+    record: Option<Noted>,
 }
 
-impl From<EventAnswer> for Event {
-    fn from(answer: EventAnswer) -> Self {
+impl From<Noted> for Event {
+    fn from(answer: Noted) -> Self {
         let record = &answer.record;
         let (time, what, outcome) = (answer.time.clone(), record.action.clone(), Some(record.outcome));
         Self { time, what, outcome, record: Some(answer) }

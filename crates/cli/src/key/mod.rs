@@ -18,6 +18,8 @@ use strongroom_keys::ProviderName;
 use crate::error::CliError;
 use crate::output::Output;
 
+pub use destroy::object_id;
+
 /// The commands for keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use strongroom_jobs::destructions::Kept;
+use strongroom_keyserver::evidence::DataKeyFate;
 use strongroom_keyserver::management::protocol::DestructionAnswer;
 
 use crate::output::utc;
@@ -21,6 +22,10 @@ pub struct WaitingDestruction {
     pub confirmed_by: Option<String>,
     /// Whether the key server itself enforces the delay.
     pub enforced: bool,
+    /// What became of the data keys that were under the key, when the embedded key server was asked
+    /// to destroy it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_keys: Option<DataKeyFate>,
 }
 
 /// As text that follows "destruction".
@@ -45,6 +50,7 @@ impl From<&DestructionAnswer> for WaitingDestruction {
             reason: answer.reason.clone(),
             confirmed_by: answer.confirmed_by.as_ref().map(|person| person.name.to_string()),
             enforced: true,
+            data_keys: answer.data_keys,
         }
     }
 }
@@ -58,6 +64,7 @@ impl From<&Kept> for WaitingDestruction {
             reason: kept.reason.clone(),
             confirmed_by: None,
             enforced: false,
+            data_keys: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use strongroom_memory::secret::SecretBytes;
 
 use super::certificates::{ClientFiles, read_certificates};
 use super::directory::{DirectoryArguments, ServerSettings};
+use crate::api::{Api, ApiArguments};
 use crate::error::CliError;
 
 /// The server, and the identity of the requests.
@@ -70,6 +71,11 @@ impl AdministrationArguments {
         Administrator::new(client, &files)
     }
 
+    /// The control plane of the home. It sends no request.
+    pub fn control_plane(&self) -> Result<Api, CliError> {
+        ApiArguments::of_home(&self.directory.home).connect()
+    }
+
     /// The signer of grants: the key of a control client's certificate. It sends no request.
     pub fn grant_signer(&self) -> Result<GrantSigner, CliError> {
         let files = self.files()?;
@@ -101,6 +107,17 @@ impl AdministrationArguments {
 pub fn overseer_of_home(home: &Path) -> Option<Overseer> {
     let directory = home.join("keyserver");
     overseer_of(&directory, ClientFiles::in_directory(&directory.join("admin")))
+}
+
+/// The administrator of this home's key server, to ask it; `None` if the home has none.
+pub fn administrator_of_home(home: &Path) -> Result<Option<Administrator>, CliError> {
+    let directory = home.join("keyserver");
+    let files = ClientFiles::in_directory(&directory.join("admin"));
+    if !files.are_there() {
+        return Ok(None);
+    }
+    let client = ServerSettings::read(&directory)?.administration(&directory)?;
+    Administrator::new(client, &files).map(Some)
 }
 
 fn overseer_of(directory: &Path, files: ClientFiles) -> Option<Overseer> {

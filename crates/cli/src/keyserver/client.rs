@@ -5,7 +5,7 @@ use std::fmt;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_keyserver::access::ClientId;
-use strongroom_keyserver::management::protocol::ClientAnswer;
+use strongroom_keyserver::access::KnownClient;
 use strongroom_keyserver::management::questions::{Clients, RevokeClient};
 
 use super::administration::AdministrationArguments;
@@ -48,7 +48,7 @@ pub struct RevokeArguments {
 
 #[derive(Serialize)]
 struct Listed {
-    items: Vec<ClientAnswer>,
+    items: Vec<KnownClient>,
 }
 
 #[derive(Serialize)]
@@ -74,7 +74,7 @@ impl ClientCommand {
 
 impl fmt::Display for Listed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let row = |client: &ClientAnswer| {
+        let row = |client: &KnownClient| {
             let since = utc(u64::try_from(client.created_unix_seconds).unwrap_or_default());
             let state = if client.is_revoked { "revoked" } else { "let in" };
             [client.name.to_string(), client.role.to_string(), state.to_owned(), since, client.id.to_string()]

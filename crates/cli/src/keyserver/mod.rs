@@ -28,7 +28,7 @@ mod syslog;
 mod token;
 mod upstream;
 
-pub use administration::{AdministrationArguments, Administrator, overseer_of_home};
+pub use administration::{AdministrationArguments, Administrator, administrator_of_home, overseer_of_home};
 pub use certificates::{ClientFiles, NewKey};
 pub use directory::{DirectoryArguments, ServerSettings, parse_address};
 pub use init::warn_of_root;

@@ -4,8 +4,9 @@ use std::fmt;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use strongroom_keyserver::access::KnownClient;
 use strongroom_keyserver::access::{ClientName, PublicKeySha256, Role};
-use strongroom_keyserver::management::protocol::{ClientAnswer, NewTokenAnswer, TokenAnswer};
+use strongroom_keyserver::management::protocol::{NewTokenAnswer, TokenAnswer};
 use strongroom_keyserver::management::questions::{CancelToken, Clients, CreateToken, Tokens};
 
 use super::administration::{AdministrationArguments, Administrator};
@@ -177,8 +178,8 @@ fn create(administrator: &Administrator, wanted: CreateToken, output: &Output) -
 }
 
 /// The client with this id or name.
-fn the_client(clients: Vec<ClientAnswer>, called: &str) -> Result<ClientAnswer, CliError> {
-    let is_meant = |client: &ClientAnswer| client.id.to_string() == called || client.name.as_str() == called;
+fn the_client(clients: Vec<KnownClient>, called: &str) -> Result<KnownClient, CliError> {
+    let is_meant = |client: &KnownClient| client.id.to_string() == called || client.name.as_str() == called;
     let mut meant: Vec<_> =
         clients.into_iter().filter(|client| !client.is_revoked && is_meant(client)).collect();
     match (meant.pop(), meant.len()) {

@@ -12,9 +12,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use strongroom_keys::ProviderName;
+use strongroom_keyserver::access::KnownClient;
 use strongroom_keyserver::access::{ClientId, ClientName, Role};
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
-use strongroom_keyserver::management::protocol::ClientAnswer;
 use strongroom_keyserver::management::questions::{Clients, CreateToken};
 use strongroom_providers::{EMBEDDED, KmipConfig, ProviderConfig, Registry, RegistryError, SourceConfig};
 use time::OffsetDateTime;
@@ -135,13 +135,12 @@ impl Identity {
 
     /// The client that it was before its files were lost, which owns the keys. `None` for a host,
     /// because other hosts may have the name.
-    fn known_as(&self, clients: Vec<ClientAnswer>) -> Option<ClientId> {
+    fn known_as(&self, clients: Vec<KnownClient>) -> Option<ClientId> {
         if self.role == Role::Host {
             return None;
         }
-        let is_this = |client: &ClientAnswer| {
-            !client.is_revoked && client.name == self.name && client.role == self.role
-        };
+        let is_this =
+            |client: &KnownClient| !client.is_revoked && client.name == self.name && client.role == self.role;
         let mut known = clients.into_iter().filter(is_this);
         known.next().filter(|_| known.next().is_none()).map(|client| client.id)
     }

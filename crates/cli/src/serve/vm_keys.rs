@@ -7,15 +7,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
-use strongroom_control::keys::{KeyProblem, VmKeys};
+use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
 use strongroom_host::protocol::{Grant as HostGrant, VmGeneration as HostGeneration};
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
 use strongroom_keyserver::authority::enrol::Client;
+use strongroom_keyserver::evidence::{DataKeys, Move};
 use strongroom_keyserver::grant::{
     Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
-use strongroom_keyserver::management::questions::{Ask, BindKey, BrokerCreate, Hosts, RecordUse, Status};
+use strongroom_keyserver::management::questions::{
+    Ask, BindKey, BrokerCreate, Hosts, RecordMove, RecordUse, Status,
+};
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_providers::{self as providers, EMBEDDED, ProviderError, ProviderKeyring, Registry};
 use zeroize::Zeroizing;
@@ -263,6 +266,20 @@ impl VmKeys for KeyServerKeys {
             return Ok(());
         }
         provider.revoke(key, providers::Revocation::Superseded).map_err(problem)
+    }
+
+    fn record_move(&self, moved: &MovedVm) -> Result<(), KeyProblem> {
+        let MovedVm { vm, volumes, from, to, renewed, is_shared } = moved;
+        let moved = Move {
+            vm: Some(*vm),
+            volumes: volumes.clone(),
+            from: from.iter().map(object).collect::<Result<_, _>>()?,
+            to: Some(object(to)?),
+            data_keys: if *renewed { DataKeys::Renewed } else { DataKeys::Kept },
+            is_shared: *is_shared,
+            rewritten: None,
+        };
+        self.ask(RecordMove { moved })
     }
 
     fn record_use(&self, vm: VmId, what: &str, by: &str) -> Result<(), KeyProblem> {

@@ -45,7 +45,8 @@ With --data every volume, with its snapshots, is rewritten under new data keys, 
 opens. The VM may run meanwhile: its guest pauses for some milliseconds for each layer, and the job takes \
 half of the time. Nothing else is done with the VM until it has ended or is cancelled. The datastore needs \
 room for the largest layer once more. If it is cancelled or fails, the same command continues. Layers that \
-linked clones share are kept for them under the old data keys.
+linked clones share are kept for them under the old data keys. \
+'strongroom evidence --vm web1' writes a signed report of it.
 
 Examples:
   strongroom vm key rotate web1
@@ -135,6 +136,9 @@ impl RotateArguments {
         }
         let doing = if self.data { "re-encrypting under a new key" } else { "moving to a new key" };
         follow(&api, output, doing, task)?;
+        if self.data {
+            output.remark(&format!("a signed report: `strongroom evidence --vm {} --output FILE`", self.vm));
+        }
         output.answer(&Rotated(api.get(&vm)?))
     }
 }

@@ -11,7 +11,7 @@ use strongroom_datastore::file::{
 use strongroom_keys::{LeaseState, RevokedHow};
 use strongroom_types::{SnapshotName, display_bytes, without_numbers};
 use strongroom_worker::condition::{Condition, State};
-use strongroom_worker::control::{KeyStatus, statistics_of};
+use strongroom_worker::control::{KeyStatus, Peer, statistics_of};
 
 use super::describe::{ReencryptionFacts, VolumeFacts};
 use super::open::FreshnessArguments;

@@ -7,14 +7,20 @@ use std::path::Path;
 use serde::Serialize;
 use strongroom_datastore::file::NewTags;
 use strongroom_jobs::JobError;
-use strongroom_jobs::reencrypt::{NewSeal, Reencrypt, ReencryptedVolume};
+use strongroom_jobs::reencrypt::{NewSeal, Reencrypt, ReencryptedVolume, RewriteFacts};
+use strongroom_keys::ProviderKey;
+use strongroom_keyserver::evidence::{DataKeys, Move, Rewritten};
+use strongroom_keyserver::management::questions::RecordMove;
+use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_processes::Signals;
+use strongroom_providers::{Registry, SourceConfig};
 use strongroom_types::display_bytes;
 use strongroom_worker::{ReencryptProgress, Throttle};
 
 use super::open::{FreshnessArguments, LockArguments};
 use crate::error::CliError;
 use crate::keys::KeyArguments;
+use crate::keyserver::administrator_of_home;
 use crate::output::Output;
 use crate::progress::Meter;
 
@@ -68,6 +74,43 @@ impl fmt::Display for Answer {
     }
 }
 
+/// Records a completed job at the key server of the home. Returns the key that it is about; `None`
+/// if none of the server's is involved.
+fn on_record(home: &Path, done: &ReencryptedVolume) -> Result<Option<ObjectId>, CliError> {
+    let RewriteFacts { volume, from, to, first_epoch, is_resumed } = &done.facts;
+    let registered = Registry::of_home(home).list()?;
+    let is_embedded = |key: &&ProviderKey| {
+        let mut configs =
+            registered.iter().filter(|known| known.name == key.provider).map(|known| &known.config);
+        configs.any(|config| {
+            config.as_ref().is_ok_and(|config| matches!(config.source, SourceConfig::Embedded(_)))
+        })
+    };
+    let id =
+        |key: &Option<ProviderKey>| key.as_ref().filter(&is_embedded)?.key.as_str().parse::<ObjectId>().ok();
+    let (from, to) = (id(from), id(to));
+    let Some(key) = from.or(to) else { return Ok(None) };
+    let Some(administrator) = administrator_of_home(home)? else {
+        return Err(CliError::Usage("the key server is on another machine".to_owned()));
+    };
+    let rewritten = first_epoch.map(|first_epoch| Rewritten {
+        layers: done.rewritten_layers as u64,
+        bytes: done.rewritten_bytes,
+        first_epoch: first_epoch.number(),
+    });
+    let moved = Move {
+        vm: None,
+        volumes: vec![*volume],
+        from: from.into_iter().collect(),
+        to,
+        data_keys: DataKeys::Renewed,
+        is_shared: *is_resumed || done.kept_by_others > 0,
+        rewritten,
+    };
+    administrator.ask(RecordMove { moved })?;
+    Ok(Some(key))
+}
+
 impl Reencryption<'_> {
     /// Runs the job, or goes on with it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
@@ -80,7 +123,22 @@ impl Reencryption<'_> {
         };
         let done = self.with_job(|job| job.carry_out(&mut report))?;
         drop(meter);
+        self.put_on_record(output, &done);
         output.answer(&Answer(done))
+    }
+
+    /// Tells the key server of the home, if one of its keys is involved: evidence is made of its
+    /// records. The volume is done in any case.
+    fn put_on_record(&self, output: &Output, done: &ReencryptedVolume) {
+        match self.key.home.path().and_then(|home| on_record(&home, done)) {
+            Ok(None) => {}
+            Ok(Some(key)) => {
+                output.remark(&format!("a signed report: `strongroom evidence --key {key} --output FILE`"));
+            }
+            Err(error) => output.remark(&format!(
+                "the key server's audit log does not have this re-encryption, so no evidence will: {error}"
+            )),
+        }
     }
 
     /// Ends a job that is not finished.

@@ -3,7 +3,7 @@
 
 use strongroom_api::key::{KeyProvider, KeyStanding};
 use strongroom_host::protocol::{Grant, VmGeneration};
-use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId};
+use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId};
 
 /// Why a key or grant was not obtained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +14,23 @@ pub enum KeyProblem {
     /// It will not become available: the provider does not exist, or the key is gone.
     #[error("{0}")]
     Refused(String),
+}
+
+/// A VM that has moved to another key, with all of its volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedVm {
+    /// The VM.
+    pub vm: VmId,
+    /// The volumes that the inventory knows by their ids.
+    pub volumes: Vec<VolumeId>,
+    /// The keys that it has left.
+    pub from: Vec<ProviderKey>,
+    /// The key that it is under.
+    pub to: ProviderKey,
+    /// Whether all data was rewritten under new data keys.
+    pub renewed: bool,
+    /// Whether other VMs may share layers with it, which stay under the former data keys.
+    pub is_shared: bool,
 }
 
 /// Requests keys and signs grants. Calls block, with a timeout of their own.
@@ -56,6 +73,12 @@ pub trait VmKeys: Send + Sync {
     /// # Errors
     /// [`KeyProblem`].
     fn retire(&self, key: &ProviderKey) -> Result<(), KeyProblem>;
+
+    /// Records a completed move in the audit log, durably: evidence is made of it. May be repeated.
+    ///
+    /// # Errors
+    /// [`KeyProblem`]: nothing is on record.
+    fn record_move(&self, moved: &MovedVm) -> Result<(), KeyProblem>;
 
     /// Records an access to guest data in the audit log, durably.
     ///

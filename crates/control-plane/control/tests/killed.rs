@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use strongroom_api::datastore::RebuildDatastore;
 use strongroom_api::task::{Task, TaskState};
-use strongroom_api::vm::{CloneVm, DeleteVm, DesiredPower, Lifecycle, StartVm, StopVm};
+use strongroom_api::vm::{CloneVm, DeleteVm, DesiredPower, Lifecycle, RotateKey, StartVm, StopVm};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
 use strongroom_host::protocol::PowerState;
@@ -332,6 +332,42 @@ fn nobody_is_killed() {
     let started = std::time::Instant::now();
     run(&[Act::Create(0, true), Act::Start(0), Act::Stop(0)], Vec::new());
     println!("three acts: {:?}", started.elapsed());
+}
+
+/// Kills at each moment of a rotation once: one moment later in each round.
+#[test]
+fn a_rotation_that_is_done_is_on_the_audit_log_whenever_it_was_killed() {
+    for moments in 0_u16.. {
+        let site = Site::new();
+        with_datastore(&site);
+        let mut killer = Killer::new(&site, Vec::new());
+        assert!(killer.ask(&caller(0), Act::Create(0, true)).unwrap().is_ok());
+        killer.rest();
+        killer.kills = vec![moments].into_iter();
+        killer.load();
+        let with_data = RotateKey { data: true, ..RotateKey::default() };
+        let task = loop {
+            if settle_down(&site, &killer.control) {
+                let asked = killer.control.rotate_key(&caller(1), NAMES[0], &with_data);
+                if !site.fuse.is_burnt() {
+                    break asked.unwrap();
+                }
+            }
+            killer.rise();
+        };
+        killer.rest();
+        assert_eq!(killer.control.show_task(task.id).unwrap().state, TaskState::Done);
+        let keys = site.keys.lock();
+        // A repeated entry says the same.
+        let moved = keys.moves.first().unwrap_or_else(|| panic!("not on record: killed at {moments}"));
+        assert!(moved.renewed && keys.moves.iter().all(|other| other == moved), "{:?}", keys.moves);
+        assert_eq!((keys.retired.len(), keys.made.len()), (1, 2));
+        drop(keys);
+        if killer.killed == 0 {
+            println!("killed at each of the first {moments} moments of a rotation");
+            return;
+        }
+    }
 }
 
 /// Kills at each moment of a whole life once: one moment later in each round.

@@ -215,6 +215,47 @@ fn the_data_of_a_vm_that_runs_or_is_off_is_re_encrypted_by_a_rotation() {
     assert_eq!(state(control.rotate_key(&caller(15), "web1", &with_data).unwrap()), TaskState::Done);
     assert_eq!(site.host.lock().rekeys_of_data, [true, true, false, true, false, true]);
     assert_eq!(site.host.lock().violations, Vec::<String>::new());
+
+    // Each is on the audit log, with what became of the data keys.
+    let moves = site.keys.lock().moves.clone();
+    assert_eq!(moves.iter().map(|moved| moved.renewed).collect::<Vec<_>>(), [true, false, true, false, true]);
+    let vm = control.inventory.read().find_vm("web1").unwrap().record.clone();
+    let volumes: Vec<_> = vm.hardware.disks.iter().filter_map(|disk| disk.volume).collect();
+    for (number, moved) in moves.iter().enumerate() {
+        let (from, to) = (format!("key-{number}"), format!("key-{}", number + 1));
+        assert_eq!((moved.vm, moved.from.len(), moved.is_shared), (vm.id, 1, false));
+        assert_eq!((moved.from[0].key.as_str(), moved.to.key.as_str()), (from.as_str(), to.as_str()));
+        assert!(!volumes.is_empty() && volumes.iter().all(|volume| moved.volumes.contains(volume)));
+    }
+}
+
+#[test]
+fn a_move_is_over_when_it_is_on_the_audit_log() {
+    let (site, control) = site(&["web1"]);
+    site.keys.lock().log_is_full = true;
+    let task = control.rotate_key(&caller(1), "web1", &RotateKey::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let waits = control.show_task(task.id).unwrap();
+    assert_eq!(waits.state, TaskState::Running);
+    assert!(waits.note.unwrap().contains("waiting for the key server's audit log"));
+    assert!(site.keys.lock().retired.is_empty());
+    site.keys.lock().log_is_full = false;
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+    let on_record = || {
+        let keys = site.keys.lock();
+        (keys.moves.len(), keys.retired.len())
+    };
+    assert_eq!(on_record(), (1, 1));
+
+    // A person who does not wait is told that it is missing.
+    site.keys.lock().log_is_full = true;
+    let task = control.rotate_key(&caller(2), "web1", &RotateKey::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    control.cancel_task(task.id).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+    assert_eq!(on_record(), (1, 2));
 }
 
 /// Old descriptors are refused by their generation, so the generation in the inventory never falls,

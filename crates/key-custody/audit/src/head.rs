@@ -1,6 +1,8 @@
 //! Heads: signed statements of how far the log reached. An auditor who keeps one can tell later
 //! whether the log was cut short or rewritten.
 
+use std::sync::Arc;
+
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
@@ -21,6 +23,17 @@ pub trait HeadSigner: Send {
 
     /// The key that verifies what it signs.
     fn public_key(&self) -> PublicKey;
+}
+
+/// A key that others use, too: documents are signed beside heads.
+impl<S: HeadSigner + Sync> HeadSigner for Arc<S> {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        (**self).sign(message)
+    }
+
+    fn public_key(&self) -> PublicKey {
+        (**self).public_key()
+    }
 }
 
 /// A key could not be used.

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -560,8 +561,9 @@ fn what_is_on_record_of_an_object_is_found_through_all_files_latest_first() {
         }
     }
     assert!(fs::read_dir(directory.path()).unwrap().count() > 4);
+    let wanted = BTreeSet::from(["wanted-key".to_owned()]);
     let requests = |most| {
-        let history = log.history("wanted-key", most).unwrap();
+        let history = log.history(&wanted, None, most).unwrap();
         let requests: Vec<_> =
             history.records.into_iter().map(|noted| noted.record.request.unwrap()).collect();
         (requests, history.is_complete)
@@ -569,10 +571,21 @@ fn what_is_on_record_of_an_object_is_found_through_all_files_latest_first() {
     let all: Vec<_> = ["0", "50", "100", "150"].map(str::to_owned).to_vec();
     assert_eq!(requests(4), (all.clone(), true));
     assert_eq!(requests(2), (all[2..].to_vec(), false));
-    assert_eq!(log.history("wanted", 10).unwrap().records, []);
+    assert_eq!(log.history(&BTreeSet::from(["wanted".to_owned()]), None, 10).unwrap().records, []);
+    // Of many objects, in the order of the log.
+    let several: BTreeSet<_> = (0..20).map(|n| format!("other-{n}")).collect();
+    let found = log.history(&several, None, 100).unwrap();
+    assert_eq!((found.records.len(), found.is_complete), (21, true));
+    assert!(found.records.is_sorted_by_key(|noted| noted.sequence));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+    assert!(found.since_unix_seconds <= now);
+    assert_eq!(log.history(&several, Some("Put"), 100).unwrap().records, []);
+    let latest = log.history(&several, Some("Get"), 5).unwrap();
+    assert!(!latest.is_complete && latest.since_unix_seconds > found.since_unix_seconds);
     let mut files: Vec<_> =
         fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     fs::remove_file(&files[0]).unwrap();
     assert_eq!(requests(4), (all[1..].to_vec(), false), "an older file is gone");
+    assert!(log.history(&wanted, None, 4).unwrap().since_unix_seconds > found.since_unix_seconds);
 }

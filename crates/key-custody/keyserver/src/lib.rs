@@ -20,6 +20,7 @@
 //! | [`grant`] | the grants by which hosts fetch VMs' keys |
 //! | `operations`, `batch` | the KMIP operations |
 //! | [`management`] | the questions of administrators |
+//! | [`evidence`] | what the server knows of keys, signed, for an auditor |
 //! | [`broker`] | external providers behind this server |
 //! | [`backup`], [`recovery`] | backups for custodians, and recovery of a server that nobody can access |
 //! | [`state`] | the state directory: root, store, authority and audit log, opened in the order in which they need each other |
@@ -36,6 +37,7 @@ pub mod backup;
 mod batch;
 pub mod broker;
 mod caller;
+pub mod evidence;
 mod failure;
 pub mod grant;
 mod granting;

@@ -90,6 +90,8 @@ pub struct State {
     pub authority: Arc<Authority>,
     /// The audit log.
     pub audit: Arc<AuditLog>,
+    /// The key that signs the log's heads, and evidence.
+    pub signer: Arc<HeadKey>,
     /// The store.
     pub store: Arc<dyn Store>,
     /// The key from which the objects' keys are derived.
@@ -112,16 +114,17 @@ impl State {
         let authority_key = root.derive(AUTHORITY_LABEL)?;
         let authority =
             Authority::open(Arc::clone(&store), &authority_key, settings, OffsetDateTime::now_utc())?;
-        let head_key = open_head_key(store.as_ref(), &root.derive("audit v1")?)?;
-        publish_head_key(directory, &head_key)?;
+        let signer = Arc::new(open_head_key(store.as_ref(), &root.derive("audit v1")?)?);
+        publish_head_key(directory, &signer)?;
         let audit_directory = directory.join(AUDIT_DIRECTORY);
         make_directory(&audit_directory)?;
         let audit_directory = Arc::new(OsDirectory::lock(&audit_directory)?);
-        let audit = AuditLog::open(audit_directory, Box::new(head_key), audit)?;
+        let audit = AuditLog::open(audit_directory, Box::new(Arc::clone(&signer)), audit)?;
         Ok(Self {
             directory: directory.to_owned(),
             authority,
             audit: Arc::new(audit),
+            signer,
             store,
             objects_key: root.derive(OBJECTS_LABEL)?,
         })

@@ -14,15 +14,15 @@ use strongroom_datastore::file::{
     DatastoreError, Descriptor, KekRecord, NewTags, Protection, ReencryptOptions, cancel_reencryption,
     describe,
 };
-use strongroom_keys::{Kek, KekSource, Keyring};
-use strongroom_types::KekId;
+use strongroom_keys::{Kek, KekSource, Keyring, ProviderKey};
+use strongroom_types::{KekId, KeyEpoch, VolumeId};
 use strongroom_worker::control::{Client, Peer};
 use strongroom_worker::{
     MergeError, ReencryptProgress, Reencrypted, ServedError, ServedVolume, Throttle, TransferError,
     reencrypt, reencrypt_served,
 };
 
-use crate::datastores::KnownDatastores;
+use crate::datastores::{KnownDatastores, provider_key};
 use crate::error::JobError;
 use crate::present_keys::PresentKeys;
 use crate::rekey::{Done, Freshness, Journal, NewKeySource, NewKeys, ReplacedKek, move_exposed};
@@ -107,6 +107,24 @@ pub struct ReencryptedVolume {
     pub kept_by_others: usize,
     /// The key that it no longer needs.
     pub replaced_kek: Option<ReplacedKek>,
+    /// What a key server is told of the job.
+    #[serde(skip)]
+    pub facts: RewriteFacts,
+}
+
+/// A completed job, for the records of a key server.
+#[derive(Debug)]
+pub struct RewriteFacts {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The provider's key that it was under.
+    pub from: Option<ProviderKey>,
+    /// The provider's key that it is under.
+    pub to: Option<ProviderKey>,
+    /// The first epoch of its data keys; `None` if it is clear.
+    pub first_epoch: Option<KeyEpoch>,
+    /// Whether an earlier call had begun: what became of its layers is not known.
+    pub is_resumed: bool,
 }
 
 /// The keys at both ends of the job; none at a clear end.
@@ -320,6 +338,18 @@ impl Reencrypt<'_> {
             rewritten_bytes,
             rewritten_layers,
             kept_by_others,
+            facts: RewriteFacts {
+                volume: descriptor.volume,
+                from: old.and_then(|old| provider_key(&old.source)).cloned(),
+                to: now.and_then(|now| provider_key(&now.source)).cloned(),
+                first_epoch: descriptor
+                    .layers
+                    .iter()
+                    .flat_map(|layer| &layer.epochs)
+                    .map(|of| of.epoch)
+                    .min(),
+                is_resumed: before.reencrypting.is_some(),
+            },
             replaced_kek: replaced
                 .map(|old| ReplacedKek { kek_id: old.id.to_string(), key: old.source.to_string() }),
         }

@@ -123,7 +123,7 @@ impl Control {
                 self.make_next_key(&step, provider, *request)
             }
             Work::RotateKey { .. } => self.move_to_next_key(&step),
-            Work::RetireKeys { keys } => self.retire(&step, keys),
+            Work::RetireKeys { keys, renewed } => self.retire(&step, keys, *renewed),
             Work::BindVolume { holder, disk, failures } => {
                 self.bind_the_volume(&step, *holder, disk, *failures)
             }

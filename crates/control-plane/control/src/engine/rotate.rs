@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! wish -> the key is made, unseen -> inventory: each disk has a next key -> host moves every volume -> inventory: that key alone
-//!      -> the keys it has left are taken out of use
+//!      -> the move is on the audit log -> the keys it has left are taken out of use
 //! ```
 //!
 //! From the second step on, starts of the VM are granted both keys, so no failure loses anything:
@@ -24,7 +24,7 @@ use super::place::provider_name;
 use super::wishes::{Caller, idle, idle_vm, state};
 use super::{Control, RETRY_PAUSE};
 use crate::inventory::{Failure, Index, Row};
-use crate::keys::KeyProblem;
+use crate::keys::{KeyProblem, MovedVm};
 use crate::problems;
 use crate::records::{AUTOMATIC, TaskRecord, VmRecord, Work};
 
@@ -165,10 +165,7 @@ impl Control {
             Err(problem) => return self.end(step, &vm, self.draft(), End::Failed(problem)),
         };
         let draft = if renewed {
-            let index = self.inventory.read();
-            let is_shared =
-                index.vms.iter().any(|other| other.shares_with(vm.id) || vm.shares_with(other.id));
-            let but = match is_shared {
+            let but = match self.shares_layers(&vm) {
                 true => "; VMs that share layers with it keep those under the old ones",
                 false => "",
             };
@@ -178,7 +175,27 @@ impl Control {
             draft
         };
         self.inventory.commit(draft)?;
-        self.turn(step, Work::RetireKeys { keys }, vm)
+        self.turn(step, Work::RetireKeys { keys, renewed: Some(renewed) }, vm)
+    }
+
+    /// The move that ended, for the audit log.
+    fn moved(&self, vm: &Row<VmRecord>, from: &[ProviderKey], renewed: bool) -> Option<MovedVm> {
+        let to = vm.hardware.keys().into_iter().next()?;
+        let own = vm.hardware.own_volumes.iter().map(|own| own.volume);
+        let encrypted = vm.hardware.disks.iter().filter(|disk| disk.sealing.key().is_some());
+        Some(MovedVm {
+            vm: vm.id,
+            volumes: encrypted.filter_map(|disk| disk.volume).chain(own).collect(),
+            from: from.to_vec(),
+            to,
+            renewed,
+            is_shared: self.shares_layers(vm),
+        })
+    }
+
+    /// Whether other VMs may have layers of this one.
+    fn shares_layers(&self, vm: &VmRecord) -> bool {
+        self.inventory.read().vms.iter().any(|other| other.shares_with(vm.id) || vm.shares_with(other.id))
     }
 
     /// The supervisor that did it may have been killed, or a volume may have been in use. The
@@ -198,9 +215,30 @@ impl Control {
     }
 
     /// A key that cannot be deactivated is harmless and expires in time, so this is not repeated.
-    pub(super) fn retire(&self, step: &Step, keys: &[ProviderKey]) -> Result<Next, Failure> {
+    /// What is on record of the move is all that evidence is made of, so the key server is waited
+    /// for, unless the task is cancelled.
+    pub(super) fn retire(
+        &self,
+        step: &Step,
+        keys: &[ProviderKey],
+        renewed: Option<bool>,
+    ) -> Result<Next, Failure> {
         let vm = &step.vm;
         let mut draft = self.draft();
+        match renewed
+            .and_then(|renewed| self.moved(vm, keys, renewed))
+            .map(|moved| self.keys.record_move(&moved))
+        {
+            None | Some(Ok(())) => {}
+            Some(Err(KeyProblem::Unavailable(reason))) if !step.task.task.cancelling => {
+                self.note_key(&step.task, format!("waiting for the key server's audit log: {reason}"))?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+            Some(Err(problem)) => {
+                let message = format!("the audit log does not have the move of VM {}: {problem}", vm.name);
+                draft = draft.event("vm.key", &vm.object(), message, Some(step.task.task.id));
+            }
+        }
         for key in keys {
             let shared = self.inventory.read().vms.iter().any(|vm| vm.hardware.keys().contains(key));
             let message = if shared {

@@ -68,7 +68,7 @@ mod tests {
     use strongroom_types::{KeyRequestId, ProviderName, VmId};
 
     use super::*;
-    use crate::keys::KeyProblem;
+    use crate::keys::{KeyProblem, MovedVm};
 
     /// Counts the queried keys, and returns this state for each.
     struct Counted(AtomicUsize, KeyState);
@@ -93,6 +93,10 @@ mod tests {
         }
 
         fn retire(&self, _: &ProviderKey) -> Result<(), KeyProblem> {
+            Ok(())
+        }
+
+        fn record_move(&self, _: &MovedVm) -> Result<(), KeyProblem> {
             Ok(())
         }
 

@@ -255,6 +255,10 @@ pub enum Work {
     RetireKeys {
         /// The keys that the VM has left.
         keys: Vec<ProviderKey>,
+        /// Whether all data was rewritten under new data keys. Absent in tasks of a former version,
+        /// which are not put on record.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        renewed: Option<bool>,
     },
     /// Have the VM take over a volume that this holder has.
     BindVolume {

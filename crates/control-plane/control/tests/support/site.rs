@@ -11,7 +11,7 @@ use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
 use strongroom_api::vm::{CloneVm, CreateVm};
 use strongroom_control::engine::{Caller, Control, Next, RequestKey};
 use strongroom_control::host::{Host, HostError};
-use strongroom_control::keys::{KeyProblem, VmKeys};
+use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
 use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe, CryptoSafeState,
     Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport,
@@ -141,7 +141,11 @@ pub fn settle_down(site: &Site, control: &Control) -> bool {
         if open.is_empty() && !worked && before == after {
             return true;
         }
-        if !open.is_empty() && !worked && before == after && site.keys.lock().unavailable {
+        let is_waited_for = {
+            let keys = site.keys.lock();
+            keys.unavailable || keys.log_is_full
+        };
+        if !open.is_empty() && !worked && before == after && is_waited_for {
             return true;
         }
     }
@@ -957,6 +961,10 @@ pub struct KeysInside {
     pub retired: BTreeSet<String>,
     /// The audit log's entries about uses of guest data.
     pub uses: Vec<String>,
+    /// Its entries about moves.
+    pub moves: Vec<MovedVm>,
+    /// Whether it takes no entries about moves.
+    pub log_is_full: bool,
 }
 
 impl FakeKeys {
@@ -1030,6 +1038,13 @@ impl VmKeys for FakeKeys {
         self.call(|inside| {
             inside.retired.insert(key.key.to_string());
         })
+    }
+
+    fn record_move(&self, moved: &MovedVm) -> Result<(), KeyProblem> {
+        if self.lock().log_is_full {
+            return Err(KeyProblem::Unavailable("the audit log has no room".to_owned()));
+        }
+        self.call(|inside| inside.moves.push(moved.clone()))
     }
 
     fn record_use(&self, _: VmId, what: &str, by: &str) -> Result<(), KeyProblem> {

@@ -396,7 +396,7 @@ impl VolumeHead {
         };
         decided.snapshots.push(snapshot);
         decided.generation += 1;
-        self.replace_descriptor(decided, protection.keks())
+        self.replace_descriptor(decided, &protection.keks())
     }
 
     /// Removes the volume's part; nothing if it has none of this snapshot. In the first volume this
@@ -412,7 +412,7 @@ impl VolumeHead {
         without.group = None;
         without.generation += 1;
         let pruned = without.prune();
-        self.replace_descriptor(without, protection.keks())?;
+        self.replace_descriptor(without, &protection.keks())?;
         remove_layers(&self.directory, &pruned);
         Ok(())
     }
@@ -428,7 +428,7 @@ impl VolumeHead {
         let mut ended = self.descriptor.clone();
         ended.group = None;
         ended.generation += 1;
-        self.replace_descriptor(ended, protection.keks())
+        self.replace_descriptor(ended, &protection.keks())
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! - [`queue`]: waiting records. [`writer`]: the one thread that writes. [`opening`]: recovery when
 //!   a log is opened. [`follow`]: reading behind the writer. [`cursor`]: how far a collector has
-//!   confirmed the log. [`history`]: the records about one object. [`retention`]: removal of older
-//!   files.
+//!   confirmed the log. [`history`]: the records about some objects. [`retention`]: removal
+//!   of older files.
 
 mod cursor;
 mod follow;

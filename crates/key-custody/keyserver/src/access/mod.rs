@@ -10,11 +10,13 @@
 
 mod digest;
 mod identity;
+mod known_client;
 mod permission;
 mod role;
 
 pub use digest::{CertificateSha256, DigestTextError, PublicKeySha256};
 pub use identity::{CLIENT_NAME_MAX_BYTES, CertificateSerial, ClientName, ClientNameError, Identity};
+pub use known_client::KnownClient;
 pub use permission::{OperationClass, Scope, scope};
 pub use role::{Role, RoleError};
 pub use strongroom_types::ClientId;

@@ -1,9 +1,12 @@
 //! The table of permissions: one row for each class of operation, one column for each role.
 
+use serde::{Deserialize, Serialize};
+
 use super::role::Role;
 
 /// A class of operations. Every operation of the server, KMIP's and its own, belongs to one class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OperationClass {
     /// The server's capabilities: Discover Versions, Query.
     Discover,
@@ -41,10 +44,13 @@ pub enum OperationClass {
     GiveShare,
     /// Read the audit log and its signed heads.
     ReadAudit,
+    /// Put on record what became of volumes and their data keys.
+    RecordMove,
 }
 
 /// Which objects a permission covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// None: every request is refused.
     Nothing,
@@ -61,7 +67,7 @@ use Scope::{All, Granted, Nothing as None, Own};
 
 /// Columns in the order of [`Role::ALL`].
 #[rustfmt::skip]
-const TABLE: [(OperationClass, [Scope; 6]); 18] = [
+const TABLE: [(OperationClass, [Scope; 6]); 19] = [
     //                        admin    control  host     client   custodian auditor
     (Class::Discover,         [All,    All,     All,     All,     All,      All ]),
     (Class::CreateKey,        [None,   Own,     None,    Own,     None,     None]),
@@ -81,12 +87,13 @@ const TABLE: [(OperationClass, [Scope; 6]); 18] = [
     (Class::ManageBackup,     [All,    None,    None,    None,    None,     None]),
     (Class::GiveShare,        [None,   None,    None,    None,    Own,      None]),
     (Class::ReadAudit,        [All,    None,    None,    None,    None,     All ]),
+    (Class::RecordMove,       [All,    All,     None,    None,    None,     None]),
 ];
 
 impl OperationClass {
     /// All of them, in the order of the table.
-    pub const ALL: [OperationClass; 18] = {
-        let mut all = [OperationClass::Discover; 18];
+    pub const ALL: [OperationClass; 19] = {
+        let mut all = [OperationClass::Discover; 19];
         let mut row = 0;
         while row < all.len() {
             all[row] = TABLE[row].0;
@@ -124,7 +131,8 @@ mod tests {
                 | Class::BrokerKey
                 | Class::ManageBackup
                 | Class::GiveShare
-                | Class::ReadAudit,
+                | Class::ReadAudit
+                | Class::RecordMove,
                 Client,
             ) => Scope::Nothing,
             (_, Client) => Scope::Own,
@@ -134,7 +142,7 @@ mod tests {
             (Class::CreateKey | Class::ChangeMetadata | Class::RevokeKey | Class::DestroyKey, Control) => {
                 Scope::Own
             }
-            (Class::IssueGrants | Class::BrokerKey, Control) => Scope::All,
+            (Class::IssueGrants | Class::BrokerKey | Class::RecordMove, Control) => Scope::All,
             (_, Control) => Scope::Nothing,
             (Class::GiveShare, Custodian) => Scope::Own,
             (_, Custodian) => Scope::Nothing,

@@ -190,6 +190,17 @@ pub fn vm_of(store: &dyn Store, object: &str) -> Result<Option<VmId>, RedeemErro
     }
 }
 
+/// The keys that were made for a VM, also those that it has left.
+///
+/// # Errors
+/// [`RedeemError::Store`].
+pub fn keys_of(store: &dyn Store, vm: VmId) -> Result<Vec<String>, RedeemError> {
+    let entries = store.snapshot()?.all(&KeyRange::prefix(KEY))?;
+    let of_vm = entries.iter().filter(|entry| entry.value == vm.as_bytes());
+    let keys = of_vm.filter_map(|entry| std::str::from_utf8(entry.key.strip_prefix(KEY)?).ok());
+    Ok(keys.map(str::to_owned).collect())
+}
+
 /// The highest redeemed or fenced generation of a VM, if any.
 ///
 /// # Errors

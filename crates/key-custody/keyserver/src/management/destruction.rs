@@ -1,8 +1,10 @@
 //! Administrators' requests to destroy keys, and a key's records.
 
+use std::collections::BTreeSet;
+
 use tokio::runtime::Handle;
 
-use super::protocol::{DestructionAnswer, EventAnswer, HISTORY_MAX, HistoryAnswer};
+use super::protocol::{DestructionAnswer, HISTORY_MAX, HistoryAnswer};
 use super::questions::ScheduleDestruction;
 use super::{Management, Unanswered, refused, refused_by_server};
 use crate::access::Identity;
@@ -19,7 +21,9 @@ impl Management {
         if !leave_to_clones {
             self.wait(self.destructions.check_clones(key)).map_err(not_done)?;
         }
-        answered(key, self.wait(self.destructions.schedule(asker, key, delay_seconds, reason)))
+        let data_keys = self.data_keys_under(key)?;
+        let scheduled = self.wait(self.destructions.schedule(asker, key, delay_seconds, reason));
+        Ok(DestructionAnswer { data_keys: Some(data_keys), ..answered(key, scheduled)? })
     }
 
     pub(super) fn cancel_destruction(&self, key: ObjectId) -> Result<DestructionAnswer, Unanswered> {
@@ -31,7 +35,9 @@ impl Management {
         asker: &Identity,
         key: ObjectId,
     ) -> Result<DestructionAnswer, Unanswered> {
-        answered(key, self.wait(self.destructions.confirm(asker, key)))
+        let data_keys = self.data_keys_under(key)?;
+        let confirmed = self.wait(self.destructions.confirm(asker, key));
+        Ok(DestructionAnswer { data_keys: Some(data_keys), ..answered(key, confirmed)? })
     }
 
     pub(super) fn list_destructions(&self) -> Result<Vec<DestructionAnswer>, Unanswered> {
@@ -46,14 +52,9 @@ impl Management {
                 format!("1 to {HISTORY_MAX} records can be asked for, not {most}"),
             ));
         }
-        let history = self.audit.history(&key.to_string(), most as usize);
+        let history = self.audit.history(&BTreeSet::from([key.to_string()]), None, most as usize);
         let history = history.map_err(|error| refused_by_server("audit", &error))?;
-        let events = history.records.into_iter().map(|noted| EventAnswer {
-            sequence: noted.sequence,
-            time: noted.time,
-            record: noted.record,
-        });
-        Ok(HistoryAnswer { events: events.collect(), is_complete: history.is_complete })
+        Ok(HistoryAnswer { events: history.records, is_complete: history.is_complete })
     }
 
     /// Waits on the answering thread, which may block.
@@ -77,6 +78,7 @@ fn answer(key: ObjectId, waiting: Waiting) -> DestructionAnswer {
         due_unix_seconds: waiting.due.0,
         reason: waiting.reason,
         confirmed_by: waiting.confirmed_by,
+        data_keys: None,
     }
 }
 

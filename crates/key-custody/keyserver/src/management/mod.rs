@@ -13,17 +13,19 @@ mod brokering;
 mod client;
 pub(crate) mod custody;
 mod destruction;
+mod evidence;
 mod granting;
 pub(crate) mod hand_over;
 pub mod protocol;
 pub mod questions;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use strongroom_audit::limits::FILE_BYTES;
 use strongroom_audit::syslog::{ShipStatus, Shipper};
-use strongroom_audit::{Actor, AuditLog, Outcome, Record, Retention, Size};
+use strongroom_audit::{Actor, AuditLog, HeadKey, Outcome, Record, Retention, Size};
 use strongroom_store::Store;
 use strongroom_types::display_bytes;
 use time::{Duration, OffsetDateTime};
@@ -32,15 +34,16 @@ use zeroize::Zeroizing;
 use self::backup::{Backups, Source};
 pub use self::brokering::Brokering;
 use self::protocol::{
-    AuditAnswer, ClientAnswer, CollectorAnswer, NewTokenAnswer, StatusAnswer, TokenAnswer, USE_TEXT_BYTES_MAX,
+    AuditAnswer, CollectorAnswer, NewTokenAnswer, StatusAnswer, TokenAnswer, USE_TEXT_BYTES_MAX,
 };
 use self::questions::{
     Ask, AuditHead, BindKey, BrokerAdd, BrokerCreate, BrokeredKeys, CancelDestruction, CancelHandOver,
     CancelToken, Clients, ConfirmCustodians, ConfirmDestruction, ConfirmHandOver, CreateToken, Custodians,
     Effect, FenceVm, HandOvers, Hosts, KeepBackup, KeyHistory, MakeBackup, ProposeCustodians,
-    ProposeHandOver, Question, ReadBackup, RecordUse, RevokeClient, ScheduleDestruction, Status, Tokens,
+    ProposeHandOver, Question, ReadBackup, RecordMove, RecordUse, RevokeClient, ScheduleDestruction, Status,
+    Tokens,
 };
-use crate::access::{ClientId, Identity, Scope, scope};
+use crate::access::{ClientId, Identity, KnownClient, Scope, scope};
 use crate::actor::{actor_of, within_limits};
 use crate::authority::enrol::server::{Origin, Unanswered};
 use crate::authority::enrol::token::{NewToken, TokenState};
@@ -53,6 +56,7 @@ use crate::state::{RESTORED, State};
 pub struct Management {
     authority: Arc<Authority>,
     audit: Arc<AuditLog>,
+    signer: Arc<HeadKey>,
     store: Arc<dyn Store>,
     directory: PathBuf,
     shipper: Option<Arc<Shipper>>,
@@ -79,6 +83,7 @@ impl Management {
             brokering,
             authority: Arc::clone(&state.authority),
             audit: Arc::clone(&state.audit),
+            signer: Arc::clone(&state.signer),
             store: Arc::clone(&state.store),
             directory: state.directory.clone(),
             destructions,
@@ -111,8 +116,9 @@ impl Management {
             }
         };
         if question.effect() == Effect::Changes {
-            let record = record_of(&question, actor, Outcome::Done);
-            self.on_record(&about(record, done.about))?;
+            let record = about(record_of(&question, actor, Outcome::Done), done.about);
+            let fields = done.fields.into_iter();
+            self.on_record(&fields.fold(record, |record, (name, text)| record.field(name, text)))?;
         }
         Ok(done.answer)
     }
@@ -196,6 +202,11 @@ impl Management {
                 check_use(&by)?;
                 done::<RecordUse>(&(), [vm.to_string()])
             }
+            Question::RecordMove(RecordMove { moved }) => {
+                self.check_move(&moved)?;
+                Ok(done::<RecordMove>(&(), moved.about())?.with_fields(moved.fields()))
+            }
+            Question::MakeEvidence(wanted) => self.make_evidence(asker, wanted),
             Question::MakeBackup(MakeBackup { threshold, custodians }) => {
                 let answer = self.backups.make(threshold, &custodians)?;
                 done::<MakeBackup>(&answer, [answer.backup.id.to_string()])
@@ -254,9 +265,9 @@ impl Management {
         Ok(answers.collect())
     }
 
-    fn clients(&self) -> Result<Vec<ClientAnswer>, Unanswered> {
+    fn clients(&self) -> Result<Vec<KnownClient>, Unanswered> {
         let clients = self.authority.clients().map_err(failed)?;
-        let answers = clients.into_iter().map(|(id, record, is_revoked)| ClientAnswer {
+        let answers = clients.into_iter().map(|(id, record, is_revoked)| KnownClient {
             id,
             name: record.name,
             role: record.role,
@@ -374,12 +385,20 @@ struct Done {
     answer: Zeroizing<Vec<u8>>,
     /// The ids of the objects concerned, for the record.
     about: Vec<String>,
+    /// Further facts for the record.
+    fields: BTreeMap<&'static str, String>,
+}
+
+impl Done {
+    fn with_fields(self, fields: BTreeMap<&'static str, String>) -> Self {
+        Self { fields, ..self }
+    }
 }
 
 fn done<Q: Ask>(answer: &Q::Answer, about: impl IntoIterator<Item = String>) -> Result<Done, Unanswered> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(TOKEN_ANSWER_BYTES));
     serde_json::to_writer(&mut *bytes, answer).map_err(|error| refused_by_server("answer", &error))?;
-    Ok(Done { answer: bytes, about: about.into_iter().collect() })
+    Ok(Done { answer: bytes, about: about.into_iter().collect(), fields: BTreeMap::new() })
 }
 
 /// Refuses a text about a use that does not fit into its record.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use strongroom_audit::limits::OBJECTS_MAX;
-use strongroom_audit::{Record, SignedHead};
+use strongroom_audit::{Noted, SignedHead};
 use strongroom_keys::ProviderKey;
 use strongroom_types::hex;
 use uuid::Uuid;
@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::access::{ClientId, ClientName, PublicKeySha256, Role};
 use crate::backup::{BackupStatus, LastBackup, LastCustodian};
+use crate::evidence::DataKeyFate;
 use crate::grant::{VmGeneration, VmId};
 use crate::objects::destruction::Person;
 use crate::objects::id::ObjectId;
@@ -142,21 +143,6 @@ pub struct TokenAnswer {
     pub state: String,
 }
 
-/// A client in a list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientAnswer {
-    /// Its id.
-    pub id: ClientId,
-    /// Its name.
-    pub name: ClientName,
-    /// Its role.
-    pub role: Role,
-    /// When it was enrolled.
-    pub created_unix_seconds: i64,
-    /// Whether it is revoked.
-    pub is_revoked: bool,
-}
-
 /// A host that can receive grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostAnswer {
@@ -213,27 +199,26 @@ pub struct DestructionAnswer {
     pub reason: String,
     /// The second person, once there is one.
     pub confirmed_by: Option<Person>,
+    /// When it is scheduled or confirmed: what became of the data keys under the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_keys: Option<DataKeyFate>,
+}
+
+/// A signed file, as [`evidence`](crate::evidence) describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvidenceAnswer {
+    /// Its text.
+    pub file: String,
 }
 
 /// The records of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryAnswer {
     /// Oldest first.
-    pub events: Vec<EventAnswer>,
+    pub events: Vec<Noted>,
     /// Whether these are all. If not, there were more than requested, or older files of the log
     /// were removed.
     pub is_complete: bool,
-}
-
-/// A line of the record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EventAnswer {
-    /// The line.
-    pub sequence: u64,
-    /// The time, as in RFC 3339.
-    pub time: String,
-    /// The record itself.
-    pub record: Record,
 }
 
 /// A custodian, as an administrator names one.

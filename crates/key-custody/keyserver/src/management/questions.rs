@@ -6,12 +6,13 @@ use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use uuid::Uuid;
 
 use super::protocol::{
-    AuditAnswer, BackupAnswer, BackupPart, BrokeredAnswer, ClientAnswer, CustodianText, CustodyAnswer,
-    DestructionAnswer, FenceAnswer, HandOverAnswer, HistoryAnswer, HostAnswer, NamedCustody, NewTokenAnswer,
+    AuditAnswer, BackupAnswer, BackupPart, BrokeredAnswer, CustodianText, CustodyAnswer, DestructionAnswer,
+    EvidenceAnswer, FenceAnswer, HandOverAnswer, HistoryAnswer, HostAnswer, NamedCustody, NewTokenAnswer,
     StatusAnswer, TokenAnswer,
 };
-use crate::access::{ClientId, ClientName, OperationClass, PublicKeySha256, Role};
+use crate::access::{ClientId, ClientName, KnownClient, OperationClass, PublicKeySha256, Role};
 use crate::backup::BackupId;
+use crate::evidence::{Move, Subject};
 use crate::grant::{VmGeneration, VmId};
 use crate::objects::id::ObjectId;
 
@@ -82,7 +83,7 @@ questions! {
     CreateToken => NewTokenAnswer: "create token", ManageClients, Changes;
     Tokens => Vec<TokenAnswer>: "list tokens", ReadAudit, Reads;
     CancelToken => (): "cancel token", ManageClients, Changes;
-    Clients => Vec<ClientAnswer>: "list clients", ReadAudit, Reads;
+    Clients => Vec<KnownClient>: "list clients", ReadAudit, Reads;
     RevokeClient => (): "revoke client", ManageClients, Changes;
     ProposeHandOver => HandOverAnswer: "propose hand-over", ManageClients, Changes;
     ConfirmHandOver => HandOverAnswer: "confirm hand-over", ManageClients, Changes;
@@ -101,6 +102,8 @@ questions! {
     KeyHistory => HistoryAnswer: "show history", ReadAudit, Reads;
     AuditHead => AuditAnswer: "sign audit head", ReadAudit, Changes;
     RecordUse => (): "use of guest data", IssueGrants, Changes;
+    RecordMove => (): "move volumes", RecordMove, Changes;
+    MakeEvidence => EvidenceAnswer: "make evidence", ReadAudit, Changes;
     MakeBackup => BackupAnswer: "make backup", ManageBackup, Changes;
     ProposeCustodians => NamedCustody: "propose custodians", ManageBackup, Changes;
     ConfirmCustodians => NamedCustody: "confirm custodians", ManageBackup, Changes;
@@ -328,6 +331,27 @@ pub struct RecordUse {
     pub what: String,
     /// The person, as the control plane names them; of the same maximum length.
     pub by: String,
+}
+
+/// Records that volumes were moved to another key, and what became of their data keys. Answered
+/// once it is durable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordMove {
+    /// The move.
+    pub moved: Move,
+}
+
+/// Requests a signed file with what the server knows of keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MakeEvidence {
+    /// What it is about.
+    pub about: Subject,
+    /// A text of the asker for the file, of at most
+    /// [`CHALLENGE_BYTES_MAX`](crate::evidence::CHALLENGE_BYTES_MAX).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub challenge: Option<String>,
 }
 
 /// Makes a backup, which waits on the server to be downloaded.

@@ -6,6 +6,7 @@ use strongroom_types::KeyRequestId;
 use super::*;
 use crate::access::{ClientName, Role};
 use crate::authority::enrol::server::Management as _;
+use crate::evidence::{DataKeys, Move, Subject};
 use crate::grant::{VmGeneration, VmId};
 use crate::objects::id::ObjectId;
 use crate::recovery::tests::{Machine, identity};
@@ -18,7 +19,9 @@ fn who_may(question: &Question) -> &'static [Role] {
         | Question::Tokens(_)
         | Question::Clients(_)
         | Question::KeyHistory(_)
-        | Question::AuditHead(_) => &[Role::Admin, Role::Auditor],
+        | Question::AuditHead(_)
+        | Question::MakeEvidence(_) => &[Role::Admin, Role::Auditor],
+        Question::RecordMove(_) => &[Role::Admin, Role::Control],
         Question::BrokeredKeys(_) | Question::Destructions(_) => &[Role::Admin, Role::Control, Role::Auditor],
         Question::CreateToken(_)
         | Question::CancelToken(_)
@@ -96,6 +99,18 @@ fn every_question() -> Vec<Question> {
         Question::from(KeyHistory { key, most: 1 }),
         Question::from(AuditHead {}),
         Question::from(RecordUse { vm, what: "a console".to_owned(), by: "somebody".to_owned() }),
+        Question::from(RecordMove {
+            moved: Move {
+                vm: Some(vm),
+                volumes: Vec::new(),
+                from: vec![key],
+                to: None,
+                data_keys: DataKeys::Renewed,
+                is_shared: false,
+                rewritten: None,
+            },
+        }),
+        Question::from(questions::MakeEvidence { about: Subject::default(), challenge: None }),
         Question::from(MakeBackup { threshold: 2, custodians: Vec::new() }),
         Question::from(ProposeCustodians { threshold: 2, custodians: Vec::new() }),
         Question::from(ConfirmCustodians { id: "0".repeat(32) }),

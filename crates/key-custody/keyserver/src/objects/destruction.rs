@@ -419,8 +419,17 @@ impl Destructions {
     ///
     /// [`DestructionError::Needed`], [`DestructionError::Unknown`].
     pub async fn check_unneeded(&self, id: ObjectId) -> Result<(), DestructionError> {
-        let dependents = self.inquiry.of(id).await?;
+        let dependents = self.dependents(id).await?;
         if dependents.is_empty() { Ok(()) } else { Err(DestructionError::Needed { dependents }) }
+    }
+
+    /// Names of all known dependents of the key.
+    ///
+    /// # Errors
+    ///
+    /// [`Unknown`].
+    pub async fn dependents(&self, id: ObjectId) -> Result<Vec<String>, Unknown> {
+        self.inquiry.of(id).await
     }
 
     /// Refuses if linked clones have content of the VM that the key was made for.

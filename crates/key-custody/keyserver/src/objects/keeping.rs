@@ -205,6 +205,17 @@ impl Work<'_> {
         !self.staged.is_empty()
     }
 
+    /// The identifiers of all objects in the store, destroyed ones included.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepingError::Store`].
+    pub fn every(&self) -> Result<Vec<ObjectId>, KeepingError> {
+        let entries = self.snapshot.all(&KeyRange::prefix(OBJECT_PREFIX))?;
+        let bytes = entries.iter().filter_map(|entry| entry.key.strip_prefix(OBJECT_PREFIX)?.try_into().ok());
+        Ok(bytes.map(ObjectId::from_bytes).collect())
+    }
+
     /// An object in its current state, or its tombstone.
     ///
     /// # Errors

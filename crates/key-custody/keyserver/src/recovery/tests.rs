@@ -17,7 +17,7 @@ use crate::caller::Caller;
 use crate::grant::VerifiedGrant;
 use crate::management::{Brokering, Management};
 use crate::objects::clock::{SystemClock, UnixSeconds};
-use crate::objects::dependents::NoDependents;
+use crate::objects::dependents::{Dependents, Inquiry, NoDependents};
 use crate::objects::destruction::{self, DELAY_MIN_SECONDS, Destructions, Waiting};
 use crate::objects::id::ObjectId;
 use crate::observer::{Event, Observer, Recording};
@@ -104,8 +104,14 @@ pub(crate) struct Server {
 impl Server {
     /// The management of this server, without a broker.
     pub fn management(&self) -> Management {
+        self.management_over(std::sync::Arc::new(NoDependents))
+    }
+
+    /// The same, with these dependents of its keys.
+    pub fn management_over(&self, dependents: std::sync::Arc<dyn Dependents>) -> Management {
         let objects = self.keys.objects();
-        let destructions = Destructions::new(self.state.store.clone(), objects.clone(), self.keys.inquiry());
+        let inquiry = std::sync::Arc::new(Inquiry::new(dependents));
+        let destructions = Destructions::new(self.state.store.clone(), objects.clone(), inquiry);
         let brokering = Brokering { objects, broker: None };
         let (source, destructions) = (Box::new(self.source()), std::sync::Arc::new(destructions));
         Management::new(&self.state, source, None, Retention::default(), brokering, destructions)
