@@ -49,8 +49,9 @@ test-full: ## the same, the long whole-system tests, libvirt and systemd, and ev
 	scripts/test-file-systems
 	STRONGROOM_BIN=$(tested_program) scripts/test-libvirt-service
 
-test-guests: ## the whole-system tests that make test leaves out for their length, most with guests; some ten minutes
+test-guests: ## the tests of a host and of the whole system that make test leaves out for their length; some twenty minutes
 	scripts/install-packages test
+	cargo test -p strongroom-hostd --test host -- --ignored
 	cargo test -p strongroom-system-tests --test system -- --ignored
 
 power-cuts: ## 100,000 power cuts beneath volumes, 50,000 after kills, 30,000 beneath linked clones, and 40,000 each beneath the store and the audit log, simulated; some ten minutes

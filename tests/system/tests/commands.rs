@@ -256,5 +256,5 @@ fn completions_and_manual_pages_come_from_the_same_source() {
         assert!(text.contains(".SH NAME"), "{page}");
     }
     let version = strongroom.run(&["--version"]).success();
-    assert!(version.contains("volume format: writes up to 8, reads up to 8"), "{version}");
+    assert!(version.contains("volume format: writes up to 9, reads up to 9"), "{version}");
 }

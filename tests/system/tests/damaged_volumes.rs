@@ -120,10 +120,10 @@ fn a_newer_format_is_left_alone() {
     let scratch = Scratch::new();
     let strongroom = with_volume(&scratch);
     let mut newer = fs::read(descriptor(&strongroom)).unwrap();
-    newer[VERSION_AT] = 9;
+    newer[VERSION_AT] = 10;
     fs::write(descriptor(&strongroom), &newer).unwrap();
     let before = Snapshot::of(&strongroom.path("ds"));
-    let message = "ds/vm1 has format version 9; this program reads versions up to 8: use a newer one";
+    let message = "ds/vm1 has format version 10; this program reads versions up to 9: use a newer one";
     strongroom.expose_is_refused("ds/vm1", &WITH_KEY, message);
     let listed = strongroom.json(&["volume", "list", "ds"]);
     assert_eq!(listed["broken"][0]["reason"], message);

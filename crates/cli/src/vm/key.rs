@@ -42,8 +42,8 @@ If the command is interrupted, run it again to continue. A running `strongroom s
 of VMs by itself when they are due.
 
 With --data every volume, with its snapshots, is rewritten under new data keys, which the old key never \
-opens. The VM may run meanwhile: its guest pauses for some milliseconds for each layer, and the job takes \
-half of the time. Nothing else is done with the VM until it has ended or is cancelled. The datastore needs \
+opens. The VM may run meanwhile: its guest pauses for some milliseconds for each layer, and the job \
+pauses so that it keeps 80 % of its speed. Nothing else is done with the VM until it has ended or is cancelled. The datastore needs \
 room for the largest layer once more. If it is cancelled or fails, the same command continues. Layers that \
 linked clones share are kept for them under the old data keys. \
 'strongroom evidence --vm web1' writes a signed report of it.

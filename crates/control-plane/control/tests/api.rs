@@ -8,9 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 use strongroom_api::limits::{
-    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX,
-    SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX,
-    STOP_TIMEOUT_MAX_S, VOLUME_CHANGES_MAX,
+    CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S, CRYPTOPERIOD_UNIT_S, DESCRIPTION_MAX_BYTES,
+    DISK_LATENCY_P99_MAX_MS, REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S,
+    SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, STOP_TIMEOUT_MAX_S,
+    VOLUME_CHANGES_MAX,
 };
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
@@ -334,6 +335,11 @@ fn the_documents_bounds_are_the_limits() {
     bound("SnapshotRule.every_s multipleOf", u64::from(SNAPSHOT_PERIOD_UNIT_S));
     bound("SnapshotRule.at_minutes maximum", 24 * 60 - 1);
     bound("SnapshotRule.keep maximum", text(SCHEDULED_SNAPSHOTS_MAX));
+    bound("Cryptoperiod.every_s minimum", u64::from(CRYPTOPERIOD_MIN_S));
+    bound("Cryptoperiod.every_s maximum", u64::from(CRYPTOPERIOD_MAX_S));
+    bound("Cryptoperiod.every_s multipleOf", u64::from(CRYPTOPERIOD_UNIT_S));
+    bound("DayWindow.from_minutes maximum", 24 * 60 - 1);
+    bound("DayWindow.to_minutes maximum", 24 * 60 - 1);
     bound("StopVm.timeout_s maximum", u64::from(STOP_TIMEOUT_MAX_S));
     bound("ReadVolumes.readings maxItems", text(READINGS_MAX));
     bound("ChangeVolumes.changes maxItems", text(VOLUME_CHANGES_MAX));

@@ -10,10 +10,11 @@ use strongroom_api::alarm::AlarmKind;
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
     Cryptoperiod, CryptoperiodView, DayWindow, RotateKey, SetCryptoperiod, SetSnapshotSchedule, SnapshotRule,
-    StartVm, StopVm,
+    StartVm,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
+use strongroom_host::protocol::{OffReason, PowerState};
 use support::{Site, caller, create, settle_down};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -125,24 +126,34 @@ fn data_keys_are_renewed_when_their_time_is_over_in_the_window() {
 }
 
 #[test]
-fn a_vm_that_runs_has_an_alarm_and_is_renewed_when_it_is_off() {
+fn a_suspended_vm_has_an_alarm_and_is_renewed_when_it_runs() {
     let (site, control) = site(&["web1"]);
     set(&control, 1, "web1", &every(30));
     control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
+    suspend(&site, true);
     skip(&site, &control, 30 * DAY + HOUR);
     // It is due, and says what it waits for; an alarm follows a day later.
     let waits = shown(&control).waits.unwrap();
-    assert!(waits.contains("web1 is running"), "{waits}");
+    assert!(waits.contains("web1 is suspended"), "{waits}");
     assert_eq!(overdue(&control), [""; 0]);
     skip(&site, &control, DAY);
     let alarm = overdue(&control);
-    assert!(alarm.len() == 1 && alarm[0].contains("web1 is running"), "{alarm:?}");
+    assert!(alarm.len() == 1 && alarm[0].contains("web1 is suspended"), "{alarm:?}");
     assert_eq!(rotations(&control), []);
-    control.stop_vm(&caller(3), "web1", &StopVm::default()).unwrap();
+    suspend(&site, false);
     live(&site, &control, HOUR);
     assert_eq!((rotations(&control).len(), overdue(&control)), (1, Vec::new()));
     assert!(shown(&control).waits.is_none() && now(&control) - since(&control) < 2 * 3600);
+}
+
+fn suspend(site: &Site, is_suspended: bool) {
+    site.host.guest("web1", |vm| {
+        (vm.power, vm.reason) = match is_suspended {
+            true => (PowerState::Suspended, Some(OffReason::Suspended)),
+            false => (PowerState::Running, None),
+        };
+    });
 }
 
 #[test]

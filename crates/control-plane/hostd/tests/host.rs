@@ -20,7 +20,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_types::{ChunkSize, VmId, VolumeId};
 
-use self::support::{Host, KeySite, boot_sector, kill, run, trial};
+use self::support::{Host, KeySite, boot_sector, kill, long_trial, run, trial};
 
 fn main() -> ExitCode {
     run(vec![
@@ -46,8 +46,11 @@ fn main() -> ExitCode {
         trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
         trial("a_vm_is_re_encrypted_whoever_is_killed", reencryption::killed),
         trial("a_cancelled_re_encryption_leaves_a_vm_that_starts", reencryption::cancelled),
-        trial("a_running_vm_is_re_encrypted_whoever_is_killed", reencryption::running::killed),
-        trial("a_cancelled_re_encryption_of_a_running_vm_leaves_it_whole", reencryption::running::cancelled),
+        long_trial("a_running_vm_is_re_encrypted_whoever_is_killed", reencryption::running::killed),
+        long_trial(
+            "a_cancelled_re_encryption_of_a_running_vm_leaves_it_whole",
+            reencryption::running::cancelled,
+        ),
         trial("a_running_vm_accepts_no_layer_or_descriptor_of_before", reencryption::running::attacked),
         trial("snapshots_of_several_vms_are_made_or_void", snapshot_groups::made_or_void),
         trial("a_commit_after_its_lease_is_refused_and_the_group_void", snapshot_groups::lease_runs_out),

@@ -196,7 +196,6 @@ impl Worker {
                     if let Some(served) = &self.serving {
                         served.stack.hold_destaging(is_held);
                     }
-                    socket.send(&Report::DestagingHeld, &[])?;
                 }
                 Order::Merge(order) => {
                     let report = match self.merge(order) {

@@ -1,7 +1,7 @@
 //! Schedules: the snapshots of a VM that the control plane makes and deletes by itself, and the
 //! data keys that it renews.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use strongroom_types::{SnapshotName, display_seconds};
 use utoipa::ToSchema;
 
@@ -156,9 +156,16 @@ impl DayWindow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetCryptoperiod {
-    /// The period; without it, data keys are not renewed by themselves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The period; with `null`, data keys are not renewed by themselves. It must be there: a request
+    /// without a body ends nothing.
+    #[serde(deserialize_with = "present")]
+    #[schema(required)]
     pub cryptoperiod: Option<Cryptoperiod>,
+}
+
+/// A field that may be `null`, but not absent.
+fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Cryptoperiod>, D::Error> {
+    Option::deserialize(value)
 }
 
 /// The cryptoperiod of a VM's data keys, and what came of it.

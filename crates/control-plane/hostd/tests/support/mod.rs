@@ -83,6 +83,11 @@ pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     })
 }
 
+/// A trial of minutes, which `make test-guests` runs.
+pub fn long_trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    trial(name, test).with_ignored_flag(true)
+}
+
 /// A disk whose guest prints `ready` on the serial port, echoes its input, and powers off at a `q`.
 pub fn boot_sector() -> Vec<u8> {
     let code: &[u8] = &[

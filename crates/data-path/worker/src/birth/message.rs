@@ -26,7 +26,8 @@ pub enum Order {
     /// Take the keys. Each epoch's key follows in a separate packet.
     Keys(Keys),
     /// Serve the volume. Files: those of the top layer's blocks, log, index of the log, tags and
-    /// discards, as far as it has them; the same for each layer below; then those of the sessions to resume.
+    /// discards, as far as it has them; the same for each layer below; then those of the sessions to
+    /// resume.
     Serve {
         /// The top layer.
         layer: LayerFacts,
@@ -56,7 +57,8 @@ pub enum Order {
     /// on with that in another way. Known to workers of the same program alone.
     Merge(MergeOrder),
     /// Bring nothing from the first-write log to the layer as long as the log has room, or do it
-    /// again. Known to workers of the same program alone.
+    /// again. Not answered: a worker that hangs must not hold up the change that is prepared. Known
+    /// to workers of the same program alone.
     HoldDestaging(bool),
     /// Drain, and hand over your sessions.
     Suspend,
@@ -81,8 +83,6 @@ pub enum Report {
     Serving,
     /// The guest knows the new size.
     Grown,
-    /// Destaging is held, or goes on.
-    DestagingHeld,
     /// The merge goes on as ordered. How far it comes is part of the condition.
     Merging,
     /// It has drained. Files: those of the layers, as with [`Order::Serve`], then those of the

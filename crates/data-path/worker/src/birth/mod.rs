@@ -1,9 +1,10 @@
 //! The protocol between a supervisor and its worker, over the socket that the worker was started
 //! with.
 //!
-//! The supervisor sends orders and the worker reports, one report for each order. A message is a
-//! packet of JSON with open files attached. Keys are separate, raw packets, from secret memory to
-//! secret memory. The size of a packet is bounded before memory is allocated for it.
+//! The supervisor sends orders and the worker reports, one report for each order but
+//! `HoldDestaging`. A message is a packet of JSON with open files attached. Keys are separate, raw
+//! packets, from secret memory to secret memory. The size of a packet is bounded before memory is
+//! allocated for it.
 //!
 //! ```text
 //! supervisor                       worker
@@ -16,7 +17,6 @@
 //! Grow                         ->
 //!                              <-  Grown      the guest has been told
 //! HoldDestaging                ->
-//!                              <-  DestagingHeld
 //! Suspend, or HandOver         ->
 //!                              <-  Suspended  with the layers' files and those of the sessions, for a successor's Serve
 //! End                          ->
