@@ -156,8 +156,8 @@ impl DayWindow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetCryptoperiod {
-    /// The period; with `null`, data keys are not renewed by themselves. It must be there: a request
-    /// without a body ends nothing.
+    /// The period; with `null`, data keys are not renewed by themselves. It must be there: a
+    /// request without a body ends nothing.
     #[serde(deserialize_with = "present")]
     #[schema(required)]
     pub cryptoperiod: Option<Cryptoperiod>,

@@ -26,8 +26,8 @@ pub enum Order {
     /// Take the keys. Each epoch's key follows in a separate packet.
     Keys(Keys),
     /// Serve the volume. Files: those of the top layer's blocks, log, index of the log, tags and
-    /// discards, as far as it has them; the same for each layer below; then those of the sessions to
-    /// resume.
+    /// discards, as far as it has them; the same for each layer below; then those of the sessions
+    /// to resume.
     Serve {
         /// The top layer.
         layer: LayerFacts,
