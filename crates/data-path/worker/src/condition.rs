@@ -101,7 +101,8 @@ pub struct MergeReport {
     pub bytes_per_second: u64,
 }
 
-fn is_zero(number: &u64) -> bool {
+/// What a former program does not know is not told it while there is none.
+pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 

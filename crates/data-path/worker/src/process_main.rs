@@ -287,14 +287,7 @@ impl Worker {
         if let Some(closing) = closing {
             stack.end_closing(&closing);
         }
-        let without_indexes;
-        let layers = match with_indexes {
-            true => stack.open_layers(),
-            false => {
-                without_indexes = stack.open_layers().without_log_indexes().map_err(BirthError::from)?;
-                &without_indexes
-            }
-        };
+        let layers = stack.layers(with_indexes);
         points::worker_state(WorkerState::Suspended);
         let (layer, lower) = (layers.facts, layers.lower_facts());
         let mut files = layers.files();

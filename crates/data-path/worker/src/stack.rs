@@ -47,7 +47,8 @@ pub struct Stack {
 impl Stack {
     /// Assembles the stages over a layer and those below it.
     pub fn new(layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
-        let open = layer.try_clone().map_err(StackError::Files)?;
+        let mut open = layer.try_clone().map_err(StackError::Files)?;
+        open.drop_log_indexes();
         let (top, below) = layer.into_blocks()?;
         let layer = FileDisk::clone(&top.disk);
         let PlainBlocks { disk, tags, chain, closing, merge } =
@@ -111,8 +112,12 @@ impl Stack {
         Ok(())
     }
 
-    /// All layers with their open files, whose locks go with them.
-    pub fn open_layers(&self) -> &OpenLayer {
+    /// All layers with their open files, whose locks go with them. A successor of another program
+    /// does not know the indexes of logs.
+    pub fn layers(&mut self, with_indexes: bool) -> &OpenLayer {
+        if !with_indexes {
+            self.open.drop_log_indexes();
+        }
         &self.open
     }
 

@@ -8,7 +8,7 @@ use strongroom_types::{KeyEpoch, VolumeSize};
 use strongroom_wire::Formats;
 
 use super::socket::BirthError;
-use crate::condition::Condition;
+use crate::condition::{Condition, is_zero};
 use crate::merging::MergeOrder;
 use crate::placement::Placement;
 
@@ -113,11 +113,6 @@ pub enum Report {
         /// Why not.
         reason: String,
     },
-}
-
-/// What a former supervisor does not know is not told it while there is none.
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// What a worker must know before it is confined.

@@ -216,23 +216,22 @@ impl WorkerProcess {
         top: Option<&OpenLayer>,
         completes_after: Duration,
     ) -> Result<(), ChildError> {
-        let known: Result<Vec<OpenLayer>, Errno>;
-        let mut layers: Vec<&OpenLayer> = top.into_iter().chain([&suspended.layer]).collect();
-        if !self.is_of_this_program() {
-            known = layers.iter().map(|layer| layer.without_log_indexes()).collect();
-            layers = known.as_ref().map_err(|errno| BirthError::from(*errno))?.iter().collect();
+        let mut layers = suspended.layer.try_clone().map_err(BirthError::from)?;
+        if let Some(top) = top {
+            layers = layers.below(top.try_clone().map_err(BirthError::from)?);
         }
-        let mut facts = layers.iter().flat_map(|layer| [vec![layer.facts], layer.lower_facts()].concat());
-        let Some(layer) = facts.next() else { return Ok(()) };
+        if !self.is_of_this_program() {
+            layers.drop_log_indexes();
+        }
         let order = Order::Serve {
-            layer,
-            lower: facts.collect(),
+            layer: layers.facts,
+            lower: layers.lower_facts(),
             sessions: suspended.sessions.clone(),
             completes_after_ms: completes_after.as_millis() as u64,
         };
         self.can_merge = suspended.layer.lower.iter().any(takes_merge);
-        let files = layers.iter().flat_map(|layer| layer.files());
-        let files: Vec<_> = files.chain(suspended.session_files.iter().map(AsFd::as_fd)).collect();
+        let mut files = layers.files();
+        files.extend(suspended.session_files.iter().map(AsFd::as_fd));
         self.order(&order, &files)?;
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }

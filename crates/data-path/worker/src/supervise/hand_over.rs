@@ -28,15 +28,6 @@ impl Suspended {
     }
 }
 
-/// Sessions that a successor serves.
-#[derive(Debug)]
-pub(super) struct Resumed {
-    /// How long clients waited.
-    pub stall: Duration,
-    /// The worker before, for [`Supervisor::end_former`].
-    pub former: Option<WorkerProcess>,
-}
-
 /// The reasons why sessions are not suspended.
 #[derive(Debug)]
 pub(super) enum NotSuspended {
@@ -81,14 +72,14 @@ impl Supervisor {
     }
 
     /// Makes a successor serve the sessions, with a new top if there is one; it begins to complete
-    /// the layer below that after a delay.
+    /// the layer below that after a delay. Returns how long clients waited.
     pub(super) fn resume(
         &mut self,
         suspended: Suspended,
         mut successor: WorkerProcess,
         top: Option<&OpenLayer>,
         completes_after: Duration,
-    ) -> Result<Resumed, NotResumed> {
+    ) -> Result<Duration, NotResumed> {
         match successor.take_over(&suspended.handover, top, completes_after) {
             Ok(()) => {
                 let stall = suspended.at.elapsed();
@@ -102,7 +93,11 @@ impl Supervisor {
                 }
                 // Its open files of the layer would hold the lock.
                 drop(suspended);
-                Ok(Resumed { stall, former: self.replace(successor) })
+                self.replace(successor);
+                if completes_after.is_zero() {
+                    self.end_former();
+                }
+                Ok(stall)
             }
             // It ends by itself.
             Err(ChildError::Refused(reason)) => {
@@ -123,8 +118,8 @@ impl Supervisor {
         });
         match taken {
             Ok(worker) => {
-                let former = self.replace(worker);
-                self.end_former(former);
+                self.replace(worker);
+                self.end_former();
             }
             Err(error) => {
                 tracing::error!("the sessions are lost, and clients connect again: {error}");
@@ -144,19 +139,19 @@ impl Supervisor {
         Ok(successor)
     }
 
-    /// Makes this worker the one that serves. Returns the former one, which has nothing left to do.
-    fn replace(&mut self, worker: WorkerProcess) -> Option<WorkerProcess> {
+    /// Makes this worker the one that serves. The former one has nothing left to do but to end.
+    fn replace(&mut self, worker: WorkerProcess) {
         self.crashes.serving();
         self.herald.begins_anew();
-        match std::mem::replace(&mut self.phase, Phase::Serving(worker)) {
-            Phase::Serving(former) => Some(former),
-            Phase::Down(_) => None,
+        self.end_former();
+        if let Phase::Serving(former) = std::mem::replace(&mut self.phase, Phase::Serving(worker)) {
+            self.former = Some(former);
         }
     }
 
-    /// Ends a worker that has handed over.
-    pub(super) fn end_former(&self, former: Option<WorkerProcess>) {
-        if let Some(former) = former
+    /// Ends the worker that has handed over, if it has not ended yet.
+    pub(super) fn end_former(&mut self) {
+        if let Some(former) = self.former.take()
             && let Err(error) = former.end(drain_deadline(&self.exposure))
         {
             tracing::warn!("the worker before did not end in order: {error}");

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use strongroom_datastore::file::{Access, DatastoreError, Merging, OpenLayer};
 
 use super::child::ChildError;
-use super::hand_over::{NotResumed, NotSuspended, Resumed};
+use super::hand_over::{NotResumed, NotSuspended};
 use super::snapshot::Refusal;
 use super::{Exposure, Phase, Supervisor, refuse};
 use crate::condition::{Completion, MergeState};
@@ -326,8 +326,7 @@ impl Supervisor {
     pub(super) fn put_top_on(&mut self) -> Result<Moved, Failure> {
         let top = self.prepare_top()?;
         let suspended = self.freeze()?;
-        let Resumed { stall, former } = self.change_over(top, suspended, Duration::ZERO)?;
-        self.end_former(former);
+        let stall = self.change_over(top, suspended, Duration::ZERO)?;
         tracing::info!("a new top is on the layer that is to be merged; clients waited for {stall:?}");
         Ok(Moved::Yes)
     }
@@ -406,10 +405,7 @@ impl Supervisor {
             return Err(failure);
         }
         match self.resume(suspended, successor, None, Duration::ZERO) {
-            Ok(Resumed { stall, former }) => {
-                self.end_former(former);
-                Ok(stall)
-            }
+            Ok(stall) => Ok(stall),
             Err(NotResumed::Refused { suspended, reason }) => {
                 self.take_back(*suspended);
                 Err(Failure::Later(format!("the new worker refused the sessions: {reason}")))

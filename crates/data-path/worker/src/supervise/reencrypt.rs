@@ -150,10 +150,8 @@ impl Supervisor {
 
     fn cancel_reencryption(&mut self) -> Result<Answer, Refusal> {
         self.read_rewritten()?;
-        let kek = self.exposure.kek.now().map_err(|error| self.refused_key(error))?;
-        let head = &mut self.exposure.head;
-        head.cancel_reencryption(kek.protection()).map_err(|error| Refusal::of(&error))?;
-        drop(kek);
+        let cancelled = self.change_head(|head, protection| head.cancel_reencryption(protection));
+        cancelled.map_err(|error| Refusal::of(&error))?;
         self.exposure.kek.end_without_next();
         tracing::info!("the re-encryption of the volume is cancelled");
         Ok(Answer::Reencrypted { generation: self.exposure.head.descriptor().generation })

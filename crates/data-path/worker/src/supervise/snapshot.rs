@@ -31,13 +31,14 @@ use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{
     Access, DatastoreError, Decision, Descriptor, GroupPart, GroupPlace, GroupTerms, NewSnapshot, OpenLayer,
+    Protection, VolumeHead,
 };
 use strongroom_types::{LayerId, SnapshotId, SnapshotName};
 
 use super::child::WorkerProcess;
-use super::hand_over::{NotResumed, NotSuspended, Resumed, Suspended};
+use super::hand_over::{NotResumed, NotSuspended, Suspended};
 use super::restart::Outage;
-use super::{Phase, Supervisor, microseconds, refuse, start_worker};
+use super::{Exposure, Phase, Supervisor, microseconds, refuse, start_worker};
 use crate::condition::Completion;
 use crate::control::{Answer, FREEZE_LEASE_MAX, SNAPSHOT_WITHIN};
 
@@ -59,9 +60,8 @@ pub(super) enum PendingSnapshot {
     Prepared { snapshot: NewSnapshot, top: Box<NewTop>, until: Instant },
     /// No worker serves.
     Frozen { snapshot: NewSnapshot, top: Box<NewTop>, suspended: Box<Suspended>, until: Instant },
-    /// The new worker serves, and completes the layer that was the top. The former one is ended
-    /// afterwards, when no client of another volume waits.
-    Closing { snapshot: NewSnapshot, stall: Duration, former: Box<Option<WorkerProcess>> },
+    /// The new worker serves, and completes the layer that was the top.
+    Closing { snapshot: NewSnapshot, stall: Duration },
     /// The volume has a durable part of a group's snapshot.
     Undecided { snapshot: NewSnapshot, until: Instant },
 }
@@ -203,19 +203,22 @@ impl Supervisor {
         if !self.has_part(id) {
             return Ok(());
         }
-        let path = PathBuf::from(self.exposure.head.path());
-        let kek = self.exposure.kek.now().map_err(|error| DatastoreError::Key { path, error })?;
-        self.exposure.head.abandon_part(id, kek.protection())
+        self.change_head(|head, protection| head.abandon_part(id, protection))
+    }
+
+    /// Changes the descriptor under the key that is held now.
+    pub(super) fn change_head<T>(
+        &mut self,
+        change: impl FnOnce(&mut VolumeHead, Protection<'_>) -> Result<T, DatastoreError>,
+    ) -> Result<T, DatastoreError> {
+        let Exposure { head, kek, .. } = &mut self.exposure;
+        let kek = kek.now().map_err(|error| DatastoreError::Key { path: head.path().to_owned(), error })?;
+        change(head, kek.protection())
     }
 
     /// Makes the volume's part a snapshot.
     pub(super) fn decide_snapshot(&mut self, id: SnapshotId, decision: Decision) -> Answer {
-        let head = &mut self.exposure.head;
-        let path = PathBuf::from(head.path());
-        let decided = match self.exposure.kek.now() {
-            Ok(kek) => head.decide_part(id, decision, kek.protection()),
-            Err(error) => Err(DatastoreError::Key { path, error }),
-        };
+        let decided = self.change_head(|head, protection| head.decide_part(id, decision, protection));
         if let Err(error) = decided {
             return refuse(&error);
         }
@@ -225,13 +228,7 @@ impl Supervisor {
 
     /// Removes the record of a group that all volumes know of.
     pub(super) fn end_snapshot_group(&mut self, id: SnapshotId) -> Answer {
-        let head = &mut self.exposure.head;
-        let path = PathBuf::from(head.path());
-        let ended = match self.exposure.kek.now() {
-            Ok(kek) => head.end_group(id, kek.protection()),
-            Err(error) => Err(DatastoreError::Key { path, error }),
-        };
-        match ended {
+        match self.change_head(|head, protection| head.end_group(id, protection)) {
             Ok(()) => Answer::SnapshotDecided { generation: self.exposure.head.descriptor().generation },
             Err(error) => refuse(&error),
         }
@@ -369,22 +366,23 @@ impl Supervisor {
         suspended: Suspended,
         completes_after: Duration,
     ) -> Result<(), Refusal> {
-        let Resumed { stall, former } = self.change_over(top, suspended, completes_after)?;
+        let stall = self.change_over(top, suspended, completes_after)?;
         tracing::info!("snapshot {}: clients waited for {stall:?}", snapshot.name);
-        self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall, former: Box::new(former) });
+        self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall });
         Ok(())
     }
 
     /// Has the other worker go on with the new top, and complete the layer below it after a delay.
+    /// Returns how long clients waited.
     pub(super) fn change_over(
         &mut self,
         top: NewTop,
         suspended: Suspended,
         completes_after: Duration,
-    ) -> Result<Resumed, Refusal> {
+    ) -> Result<Duration, Refusal> {
         let NewTop { successor, top } = top;
         match self.resume(suspended, successor, Some(&top), completes_after) {
-            Ok(resumed) => Ok(resumed),
+            Ok(stall) => Ok(stall),
             Err(NotResumed::Refused { suspended, reason }) => {
                 drop(top);
                 self.put_back(Some(*suspended));
@@ -476,9 +474,7 @@ impl Supervisor {
             Some(Completion::UnderWay) | None => return,
         };
         // A layer that a dead supervisor left behind belongs to no snapshot.
-        let Some(PendingSnapshot::Closing { snapshot, stall, former }) = self.snapshot.take() else {
-            return;
-        };
+        let Some(PendingSnapshot::Closing { snapshot, stall }) = self.snapshot.take() else { return };
         if self.has_part(snapshot.id) {
             let until = Instant::now() + UNDECIDED_FOR;
             self.snapshot = Some(PendingSnapshot::Undecided { snapshot: snapshot.clone(), until });
@@ -491,7 +487,7 @@ impl Supervisor {
         if let Some(control) = &mut self.control {
             control.answer_late(answer);
         }
-        self.end_former(*former);
+        self.end_former();
     }
 
     /// Records that the layer below the top is complete; `None` as long as the key is not
@@ -518,7 +514,7 @@ impl Supervisor {
     /// Deletes a snapshot. What is read stays as it is; layers that no snapshot needs any more are
     /// merged from then on.
     pub(super) fn delete_snapshot(&mut self, name: &SnapshotName, least_generation: u64) -> Answer {
-        let head = &mut self.exposure.head;
+        let head = &self.exposure.head;
         let path = PathBuf::from(head.path());
         if let Err(error) = head.descriptor().expect_generation(&path, least_generation) {
             return refuse(&error);
@@ -527,10 +523,7 @@ impl Supervisor {
             return refuse(&DatastoreError::NoSnapshot { path, snapshot: name.to_string() });
         };
         let (snapshot, is_below_top) = (found.id, is_below_top(head.descriptor(), found.layer));
-        let deleted = match self.exposure.kek.now() {
-            Ok(kek) => head.delete_snapshot(snapshot, kek.protection()),
-            Err(error) => Err(DatastoreError::Key { path, error }),
-        };
+        let deleted = self.change_head(|head, protection| head.delete_snapshot(snapshot, protection));
         if let Err(error) = deleted {
             return refuse(&error);
         }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::hand_over::{NotResumed, NotSuspended, Resumed};
+use super::hand_over::{NotResumed, NotSuspended};
 use super::{Supervisor, microseconds};
 use crate::control::Answer;
 
@@ -36,8 +36,7 @@ impl Supervisor {
             }
         };
         match self.resume(suspended, successor, None, Duration::ZERO) {
-            Ok(Resumed { stall, former }) => {
-                self.end_former(former);
+            Ok(stall) => {
                 tracing::info!(
                     "upgraded: worker {worker_pid} (version {program}) serves after a pause of {stall:?}"
                 );

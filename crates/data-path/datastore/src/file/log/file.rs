@@ -115,14 +115,12 @@ pub(in crate::file) fn check_identity(
         let error = LogError::Damaged("it has another length than its volume says");
         return Err(damaged(path, layer)(error));
     }
-    let pool = BufferPool::brief();
-    read_superblock(file, &pool, Some(layer)).map(|_| ()).map_err(damaged(path, layer))
+    read_superblock(file, Some(layer)).map(|_| ()).map_err(damaged(path, layer))
 }
 
 /// Whether it was closed empty: then everything ever written to it is in the layer.
 pub(in crate::file) fn is_closed_empty(file: &dyn StoredFile, layer: LayerId) -> Result<bool, LogError> {
-    let pool = BufferPool::brief();
-    read_superblock(file, &pool, Some(layer)).map(|superblock| superblock.next.is_some())
+    read_superblock(file, Some(layer)).map(|superblock| superblock.next.is_some())
 }
 
 /// The size and use of a layer's first-write log, for display.
@@ -164,12 +162,8 @@ pub(in crate::file) fn damaged(path: &Path, layer: LayerId) -> impl Fn(LogError)
 }
 
 /// Reads the newer superblock. It must belong to `layer`, if that is given.
-pub(super) fn read_superblock(
-    file: &dyn StoredFile,
-    pool: &BufferPool,
-    layer: Option<LayerId>,
-) -> Result<Superblock, LogError> {
-    let mut buffer = pool.take(2 * BLOCK).ok_or(LogError::Memory)?;
+pub(super) fn read_superblock(file: &dyn StoredFile, layer: Option<LayerId>) -> Result<Superblock, LogError> {
+    let mut buffer = BufferPool::brief().take(2 * BLOCK).ok_or(LogError::Memory)?;
     read(file, 0, &mut buffer)?;
     let newest =
         buffer.bytes().chunks(BLOCK).filter_map(Superblock::decode).max_by_key(|found| found.generation);

@@ -140,8 +140,8 @@ impl Log {
             state.take_over(index);
             return Ok(Self::of(file, facts, superblock, state));
         }
+        let mut superblock = read_superblock(&*file, None)?;
         let pool = BufferPool::brief();
-        let mut superblock = read_superblock(&*file, &pool, None)?;
         let mut state = new_state(&superblock);
         match superblock.next {
             None => {
@@ -192,8 +192,7 @@ impl Log {
 
     /// The index of a log to which nothing was written.
     pub(super) fn index_of_new(file: &dyn StoredFile) -> Option<OwnedFd> {
-        let pool = BufferPool::brief();
-        let superblock = read_superblock(file, &pool, None).ok().filter(|found| found.next.is_none())?;
+        let superblock = read_superblock(file, None).ok().filter(|found| found.next.is_none())?;
         let next_sequence = superblock.tail;
         let index = Index { superblock, next_sequence, segments: Vec::new(), blocks: Vec::new() };
         index.to_file().ok()?
@@ -205,11 +204,10 @@ impl Log {
         LogRecord { bytes }: LogRecord,
         size: VolumeSize,
     ) -> Result<u64, LogError> {
-        let pool = BufferPool::brief();
-        let superblock = read_superblock(file, &pool, None)?;
+        let superblock = read_superblock(file, None)?;
         let mut state = State::new(bytes, size.bytes(), superblock.tail);
         if superblock.next.is_none() {
-            recover(file, &superblock, &mut state, size, &pool)?;
+            recover(file, &superblock, &mut state, size, &BufferPool::brief())?;
         }
         Ok(state.entries() as u64 * BLOCK as u64)
     }
