@@ -104,12 +104,19 @@ impl OpenLayer {
         }
     }
 
-    /// Leaves out the indexes of all its logs, for a program that does not know them.
-    pub fn without_log_indexes(&self) -> Result<Self, Errno> {
-        let mut without = self.try_clone()?;
-        without.set_log_index(None);
-        without.lower.iter_mut().for_each(|layer| layer.set_log_index(None));
-        Ok(without)
+    /// Drops the indexes of all its logs: one is valid until the next record, and a program of
+    /// another release does not know them.
+    pub fn drop_log_indexes(&mut self) {
+        self.set_log_index(None);
+        self.lower.iter_mut().for_each(|layer| layer.set_log_index(None));
+    }
+
+    /// Puts another layer on top of it.
+    #[must_use]
+    pub fn below(mut self, top: Self) -> Self {
+        let mut lower = std::mem::take(&mut self.lower);
+        lower.insert(0, self);
+        Self { lower, ..top }
     }
 
     /// Makes the locks of its files shared ones, so that its owner can open it once more. That of a

@@ -149,6 +149,14 @@ impl GroupMark {
         }
     }
 
+    /// The snapshot's name.
+    fn name(&self) -> &SnapshotName {
+        match self {
+            Self::Part(part) => &part.snapshot.name,
+            Self::Made(made) => &made.name,
+        }
+    }
+
     /// Refuses a mark that no program writes.
     pub(super) fn validate(&self, descriptor: &Descriptor) -> Result<(), String> {
         let others = match self {
@@ -349,10 +357,7 @@ impl VolumeHead {
         match &self.descriptor.group {
             Some(mark) => Err(DatastoreError::OtherGroup {
                 path: self.directory.path.clone(),
-                name: match mark {
-                    GroupMark::Part(part) => part.snapshot.name.clone(),
-                    GroupMark::Made(made) => made.name.clone(),
-                },
+                name: mark.name().clone(),
             }),
             None => Ok(()),
         }
