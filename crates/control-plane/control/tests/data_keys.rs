@@ -15,7 +15,7 @@ use strongroom_api::vm::{
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_host::protocol::{OffReason, PowerState};
-use support::{Site, caller, create, settle_down};
+use support::{Site, caller, create, settle_down, with_vms};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -28,19 +28,6 @@ fn every(days: u32) -> SetCryptoperiod {
 fn within(days: u32, from_hour: u32, to_hour: u32) -> SetCryptoperiod {
     let window = DayWindow { from_minutes: 60 * from_hour, to_minutes: 60 * to_hour };
     SetCryptoperiod { cryptoperiod: Some(Cryptoperiod { every_s: days * 86_400, window: Some(window) }) }
-}
-
-/// A site with VMs that are off.
-fn site(names: &[&str]) -> (Site, Control) {
-    let site = Site::new();
-    let control = site.control().unwrap();
-    let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
-    control.add_datastore(&caller(900), &datastore).unwrap();
-    for (number, name) in names.iter().enumerate() {
-        control.create_vm(&caller(1000 + number as u64), &create(name, true)).unwrap();
-    }
-    assert!(settle_down(&site, &control));
-    (site, control)
 }
 
 fn set(control: &Control, request: u64, vm: &str, wish: &SetCryptoperiod) {
@@ -95,7 +82,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Problem>) -> (ErrorCode, String
 
 #[test]
 fn data_keys_are_renewed_when_their_time_is_over_in_the_window() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let created = since(&control);
     set(&control, 1, "web1", &within(90, 1, 5));
     let next = shown(&control).next_unix_seconds;
@@ -127,7 +114,7 @@ fn data_keys_are_renewed_when_their_time_is_over_in_the_window() {
 
 #[test]
 fn a_suspended_vm_has_an_alarm_and_is_renewed_when_it_runs() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     set(&control, 1, "web1", &every(30));
     control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
@@ -158,7 +145,7 @@ fn suspend(site: &Site, is_suspended: bool) {
 
 #[test]
 fn a_renewal_that_fails_has_an_alarm_and_is_tried_again_a_day_later() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     set(&control, 1, "web1", &every(30));
     site.host.lock().rekeys_that_fail = 6;
     skip(&site, &control, 30 * DAY);
@@ -178,7 +165,7 @@ fn a_renewal_that_fails_has_an_alarm_and_is_tried_again_a_day_later() {
 
 #[test]
 fn after_a_pause_of_the_control_plane_they_are_renewed_once_and_a_wrong_clock_does_no_lasting_harm() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     set(&control, 1, "web1", &within(30, 1, 5));
     drop(control);
     site.pass(100 * DAY);
@@ -209,7 +196,7 @@ fn after_a_pause_of_the_control_plane_they_are_renewed_once_and_a_wrong_clock_do
 #[test]
 fn a_host_re_encrypts_two_vms_at_once_by_itself() {
     let names = ["web1", "web2", "web3", "web4"];
-    let (site, control) = site(&names);
+    let (site, control) = with_vms(&names);
     for (number, name) in names.iter().enumerate() {
         set(&control, 1 + number as u64, name, &every(30));
     }
@@ -229,7 +216,7 @@ fn a_host_re_encrypts_two_vms_at_once_by_itself() {
 
 #[test]
 fn periods_are_checked_and_go_beside_the_rules_for_snapshots() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let mut requests = 10..;
     let mut wish = |vm: &str, wish: &SetCryptoperiod| {
         control.set_cryptoperiod(&caller(requests.next().unwrap()), vm, wish)
@@ -265,7 +252,7 @@ fn periods_are_checked_and_go_beside_the_rules_for_snapshots() {
 
 /// A renewal with a control plane that dies at this moment. Returns `false` if it did not die.
 fn lives_through(moment: i64) -> bool {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     set(&control, 1, "web1", &every(30));
     site.pass(30 * DAY);
     site.fuse.set(moment);

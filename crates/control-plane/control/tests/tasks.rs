@@ -19,20 +19,7 @@ use strongroom_host::protocol::{
     CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs,
 };
 use strongroom_types::{VmId, VolumeId};
-use support::{Site, caller, copy, create, settle_down};
-
-/// A site with a datastore and some VMs.
-fn site(names: &[&str]) -> (Site, Control) {
-    let site = Site::new();
-    let control = site.control().unwrap();
-    let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
-    control.add_datastore(&caller(900), &datastore).unwrap();
-    for (number, name) in names.iter().enumerate() {
-        control.create_vm(&caller(1000 + number as u64), &create(name, true)).unwrap();
-    }
-    assert!(settle_down(&site, &control));
-    (site, control)
-}
+use support::{Site, caller, copy, create, settle_down, with_vms};
 
 fn alarms(control: &Control) -> Vec<AlarmKind> {
     control.inventory.read().alarms.iter().map(|alarm| alarm.kind).collect()
@@ -44,7 +31,7 @@ fn code<T: std::fmt::Debug>(answer: Result<T, Problem>) -> ErrorCode {
 
 #[test]
 fn a_start_waits_for_its_key_and_goes_on_by_itself() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     site.keys.lock().unavailable = true;
     let task = control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
@@ -62,7 +49,7 @@ fn a_start_waits_for_its_key_and_goes_on_by_itself() {
 
 #[test]
 fn a_start_that_waits_can_be_cancelled() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     site.keys.lock().unavailable = true;
     let task = control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
@@ -78,7 +65,7 @@ fn a_start_that_waits_can_be_cancelled() {
 
 #[test]
 fn a_creation_that_is_cancelled_leaves_nothing() {
-    let (site, control) = site(&[]);
+    let (site, control) = with_vms(&[]);
     site.keys.lock().unavailable = true;
     let task = control.create_vm(&caller(1), &create("web1", true)).unwrap();
     assert!(settle_down(&site, &control));
@@ -94,7 +81,7 @@ fn a_creation_that_is_cancelled_leaves_nothing() {
 
 #[test]
 fn a_vm_that_crashes_is_started_again_and_not_for_ever() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let crash = || {
@@ -121,7 +108,7 @@ fn a_vm_that_crashes_is_started_again_and_not_for_ever() {
 
 #[test]
 fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let keys = || control.inventory.read().find_vm("web1").unwrap().hardware.keys();
@@ -152,7 +139,7 @@ fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
 
 #[test]
 fn the_data_of_a_vm_that_runs_or_is_off_is_re_encrypted_by_a_rotation() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let with_data = RotateKey { data: true, ..RotateKey::default() };
     let keys = || control.inventory.read().find_vm("web1").unwrap().hardware.keys().len();
     let state = |task: strongroom_api::task::Task| {
@@ -234,7 +221,7 @@ fn the_data_of_a_vm_that_runs_or_is_off_is_re_encrypted_by_a_rotation() {
 
 #[test]
 fn a_move_is_over_when_it_is_on_the_audit_log() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     site.keys.lock().log_is_full = true;
     let task = control.rotate_key(&caller(1), "web1", &RotateKey::default()).unwrap();
     assert!(settle_down(&site, &control));
@@ -265,7 +252,7 @@ fn a_move_is_over_when_it_is_on_the_audit_log() {
 /// and every operation has it.
 #[test]
 fn the_least_generation_of_a_volume_rises_and_goes_with_every_operation() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let told = || {
         let host = site.host.lock();
         host.vms
@@ -300,7 +287,7 @@ fn the_least_generation_of_a_volume_rises_and_goes_with_every_operation() {
 
 #[test]
 fn a_dump_is_made_once_whoever_dies_and_the_history_says_who_opened_it() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let wish = DumpVm { label: Some("it hangs".to_owned()) };
     assert_eq!(code(control.dump_vm(&caller(1), "web1", &wish)), ErrorCode::Conflict);
     control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
@@ -338,7 +325,7 @@ fn a_dump_is_made_once_whoever_dies_and_the_history_says_who_opened_it() {
 
 #[test]
 fn what_could_lead_data_out_of_a_registered_vm_is_listed_and_takes_a_word() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     control.unregister_vm(&caller(1), "web1").unwrap();
     // An attacker who can write to the datastore puts a clear disk before the encrypted one, and
     // adds a network card.
@@ -371,7 +358,7 @@ fn what_could_lead_data_out_of_a_registered_vm_is_listed_and_takes_a_word() {
 
 #[test]
 fn a_vm_whose_keys_vouch_for_it_is_registered_without_a_word() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let vm = || site.host.lock().vms.values().next().unwrap().clone();
     assert!(!vm().spec.nics.is_empty() && vm().spec.is_encrypted());
     control.unregister_vm(&caller(1), "web1").unwrap();
@@ -395,7 +382,7 @@ fn a_vm_whose_keys_vouch_for_it_is_registered_without_a_word() {
 
 #[test]
 fn whoever_gets_at_what_a_guest_keeps_is_on_the_audit_log_first() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     control.ticket(&caller(1), "web1", &TicketUse::ConsoleLog {}).unwrap();
     control.ticket(&caller(2), "web1", &TicketUse::Console { read_only: true }).unwrap();
     let by = caller(1).name;
@@ -417,7 +404,7 @@ fn whoever_gets_at_what_a_guest_keeps_is_on_the_audit_log_first() {
 
 #[test]
 fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let original = site.host.lock().vms.values().next().unwrap().clone();
     let mut copy = original.clone();
     (copy.spec.id, copy.spec.name) = (VmId::random(), "web2".parse().unwrap());
@@ -446,7 +433,7 @@ fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
 
 #[test]
 fn disks_come_grow_and_go_and_what_fails_is_taken_back() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let at_first = control.show_vm("web1").unwrap().disks.len();
@@ -484,7 +471,7 @@ fn disks_come_grow_and_go_and_what_fails_is_taken_back() {
 
 #[test]
 fn a_vm_has_a_network_unless_none_is_asked_for_or_its_host_has_none() {
-    let (site, control) = site(&[]);
+    let (site, control) = with_vms(&[]);
     let made = |number: u64, name: &str, nics: Option<Vec<Nic>>| {
         control.create_vm(&caller(number), &CreateVm { nics, ..create(name, true) })?;
         assert!(settle_down(&site, &control));
@@ -518,7 +505,7 @@ fn a_vm_has_a_network_unless_none_is_asked_for_or_its_host_has_none() {
 
 #[test]
 fn a_cdrom_comes_and_goes_and_its_vm_is_found_with_it() {
-    let (site, control) = site(&[]);
+    let (site, control) = with_vms(&[]);
     let cdrom = Cdrom::Image { path: "/boot/debian.iso".into() };
     control.create_vm(&caller(1), &CreateVm { cdrom: cdrom.clone(), ..create("web1", true) }).unwrap();
     assert!(settle_down(&site, &control));
@@ -535,7 +522,7 @@ fn a_cdrom_comes_and_goes_and_its_vm_is_found_with_it() {
 
 #[test]
 fn who_opens_a_console_or_a_screen_is_in_the_history_before_they_can() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let uses = [TicketUse::Console { read_only: true }, TicketUse::ConsoleLog {}, TicketUse::Vnc {}];
@@ -557,7 +544,7 @@ fn who_opens_a_console_or_a_screen_is_in_the_history_before_they_can() {
 
 #[test]
 fn a_lost_inventory_comes_back_from_the_datastore_alone() {
-    let (site, control) = site(&["web1", "db1", "mail1"]);
+    let (site, control) = with_vms(&["web1", "db1", "mail1"]);
     control.start_vm(&caller(1), "db1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let before: Vec<_> = ["web1", "db1", "mail1"].map(|name| control.show_vm(name).unwrap()).into();
@@ -587,7 +574,7 @@ fn a_lost_inventory_comes_back_from_the_datastore_alone() {
 
 #[test]
 fn many_who_want_the_same_name_are_answered_once() {
-    let (site, control) = site(&[]);
+    let (site, control) = with_vms(&[]);
     let wins = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for number in 0..16 {
@@ -609,7 +596,7 @@ fn many_who_want_the_same_name_are_answered_once() {
 
 #[test]
 fn expiry_and_a_missing_backup_are_told_before_they_hurt() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     {
         let mut keys = site.keys.lock();
         keys.expires_unix_seconds = Some(control.now_unix_ms() / 1000 + 5 * 86_400);
@@ -631,7 +618,7 @@ fn expiry_and_a_missing_backup_are_told_before_they_hurt() {
 
 #[test]
 fn a_host_whose_memory_comes_to_a_disk_is_told_and_its_vms_are_left_alone() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let says = |state, reasons: &[&str]| {
@@ -652,7 +639,7 @@ fn a_host_whose_memory_comes_to_a_disk_is_told_and_its_vms_are_left_alone() {
 
 #[test]
 fn what_a_host_cannot_do_is_known_before_a_key_is_made() {
-    let (site, control) = site(&[]);
+    let (site, control) = with_vms(&[]);
     site.host.lock().memory_bytes = 1 << 20;
     let task = control.create_vm(&caller(1), &create("web1", true)).unwrap();
     assert!(settle_down(&site, &control));
@@ -665,7 +652,7 @@ fn what_a_host_cannot_do_is_known_before_a_key_is_made() {
 
 #[test]
 fn the_deaths_of_a_vms_processes_are_events() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let told = |kind: &str| {
@@ -693,7 +680,7 @@ fn the_deaths_of_a_vms_processes_are_events() {
 
 #[test]
 fn what_a_datastore_cannot_hold_is_refused_before_there_is_a_task() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     for refused in ["file_too_large", "no_space"] {
         site.host.lock().refuses = Some(refused);
         let wanted = if refused == "no_space" { ErrorCode::DatastoreFull } else { ErrorCode::Invalid };
@@ -709,7 +696,7 @@ fn what_a_datastore_cannot_hold_is_refused_before_there_is_a_task() {
 
 #[test]
 fn a_datastores_directory_is_not_added_as_another_one() {
-    let (site, control) = site(&[]);
+    let (site, control) = with_vms(&[]);
     let known = site.host.lock().datastores.clone();
     // Another disk is mounted there now.
     let other = strongroom_types::DatastoreId::random();
@@ -729,7 +716,7 @@ fn a_datastores_directory_is_not_added_as_another_one() {
 
 #[test]
 fn snapshots_are_made_once_and_a_disk_gets_the_size_that_it_had() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let create = |number, name: &str| {
         control.create_snapshot(
             &caller(number),
@@ -782,7 +769,7 @@ fn snapshots_are_made_once_and_a_disk_gets_the_size_that_it_had() {
 
 #[test]
 fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_once() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let wish = |name: &str, snapshot: Option<&str>| CloneVm {
         snapshot: snapshot.map(ToOwned::to_owned),
         ..copy(name)
@@ -817,7 +804,7 @@ fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_
 
 #[test]
 fn a_quiesced_snapshot_is_of_a_guest_that_can_become_quiet_or_of_none() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let within = Some(QuiesceWithin::default());
     let quiet = |number, name: &str, memory| {
         let wish = CreateSnapshot {
@@ -864,7 +851,7 @@ fn link(name: &str) -> CloneVm {
 
 #[test]
 fn a_linked_clone_hangs_on_a_snapshot_that_its_task_makes() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     // Its key is waited for, and the task works on both.
@@ -908,7 +895,7 @@ fn a_linked_clone_hangs_on_a_snapshot_that_its_task_makes() {
 
 #[test]
 fn a_vm_with_linked_clones_is_deleted_only_if_they_may_keep_what_they_share() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let clone = |by: u64, of: &str, wish: &CloneVm| {
         control.clone_vm(&caller(by), of, wish).unwrap();
         assert!(settle_down(&site, &control));
@@ -935,7 +922,7 @@ fn a_vm_with_linked_clones_is_deleted_only_if_they_may_keep_what_they_share() {
 
 #[test]
 fn a_template_is_cloned_and_not_changed() {
-    let (site, control) = site(&["web1"]);
+    let (site, control) = with_vms(&["web1"]);
     let (make, undo) = (TemplateVm::default(), TemplateVm { undo: true });
     control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
@@ -980,7 +967,7 @@ fn a_template_is_cloned_and_not_changed() {
 
 #[test]
 fn a_tpm_goes_back_with_a_memory_only_if_the_request_says_so() {
-    let (site, control) = site(&[]);
+    let (site, control) = with_vms(&[]);
     let wish = serde_json::json!({ "name": "web1", "memory_bytes": 64 << 20, "firmware": "uefi", "tpm": true,
         "disks": [{ "size_bytes": 1 << 20 }, { "size_bytes": 1 << 20, "kind": "swap" }] });
     control.create_vm(&caller(1), &serde_json::from_value(wish).unwrap()).unwrap();

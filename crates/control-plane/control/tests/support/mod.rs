@@ -13,4 +13,4 @@ pub mod server;
 pub mod site;
 
 pub use fuse::Fuse;
-pub use site::{Site, caller, copy, create, settle_down};
+pub use site::{Site, caller, copy, create, settle_down, with_vms};

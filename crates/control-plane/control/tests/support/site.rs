@@ -110,6 +110,19 @@ pub fn create(name: &str, encrypted: bool) -> CreateVm {
     serde_json::from_value(wish).unwrap()
 }
 
+/// A site with a datastore and VMs that are encrypted and off.
+pub fn with_vms(names: &[&str]) -> (Site, Control) {
+    let site = Site::new();
+    let control = site.control().unwrap();
+    let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
+    control.add_datastore(&caller(900), &datastore).unwrap();
+    for (number, name) in names.iter().enumerate() {
+        control.create_vm(&caller(1000 + number as u64), &create(name, true)).unwrap();
+    }
+    assert!(settle_down(&site, &control));
+    (site, control)
+}
+
 pub fn copy(name: &str) -> CloneVm {
     serde_json::from_value(serde_json::json!({ "name": name })).unwrap()
 }

@@ -6,7 +6,7 @@ use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{PowerState, VolumeState};
 
 use super::*;
-use crate::support::Console;
+use crate::support::{Console, booting};
 
 /// The first sector that the guest writes, and how far the next one is.
 const FIRST_SECTOR: usize = 800;
@@ -34,12 +34,7 @@ fn writing_boot_sector() -> Vec<u8> {
         0x00, 0x00, // drive, fill
         0x10, 0x00, 0x01, 0x00, 0x00, 0x80, 0x00, 0x00, 0x20, 0x03, 0, 0, 0, 0, 0, 0, // its address
     ];
-    let mut sector = code.to_vec();
-    sector.extend(b"ready\r\n\0");
-    sector.resize(510, 0);
-    sector.extend([0x55, 0xaa]);
-    sector.resize(4096, 0);
-    sector
+    booting(code)
 }
 
 /// A running VM whose guest writes.

@@ -99,6 +99,11 @@ pub fn boot_sector() -> Vec<u8> {
         0xed, // say it again, unless it is a q
         0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd, // ACPI's S5 of q35
     ];
+    booting(code)
+}
+
+/// A disk that boots with this code, which finds its message behind itself.
+pub fn booting(code: &[u8]) -> Vec<u8> {
     let mut sector = code.to_vec();
     sector.extend(b"ready\r\n\0");
     sector.resize(510, 0);
