@@ -96,11 +96,8 @@ impl From<KeyFacts> for Key {
 impl Key {
     fn row(&self) -> [String; 4] {
         let state = match self.state {
-            State::PreActive => "pre-active",
-            State::Active => "active",
-            State::Deactivated => "deactivated",
             State::Compromised => "COMPROMISED",
-            State::Destroyed | State::DestroyedCompromised => "destroyed",
+            state => state.word(),
         };
         let got_it = self.readers.iter().filter(|reader| reader.released > 0);
         let names: Vec<&str> = got_it.map(|reader| reader.name.as_str()).collect();

@@ -4,6 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_jobs::inventory::state_name;
 use strongroom_keys::{OnRevocation, ProviderKeyId, ProviderName};
 use strongroom_providers::{KeyState, LeaseConfig, ProviderConfig, Registry, open};
 use strongroom_types::{unix_seconds, without_numbers};
@@ -104,18 +105,11 @@ impl ListedProvider {
 
 impl ListedKey {
     fn row(&self) -> [String; 5] {
-        let state = match self.state {
-            KeyState::PreActive => "pre-active",
-            KeyState::Active => "active",
-            KeyState::Deactivated => "deactivated",
-            KeyState::Compromised => "COMPROMISED",
-            KeyState::Destroyed => "destroyed",
-        };
         let time = |seconds: Option<u64>| seconds.map_or("-".to_owned(), utc);
         [
             self.provider.to_string(),
             self.key.to_string(),
-            state.to_owned(),
+            state_name(self.state).to_owned(),
             time(self.created_unix_seconds),
             time(self.expires_unix_seconds),
         ]

@@ -11,7 +11,6 @@ use crate::access::Identity;
 use crate::authority::enrol::server::Unanswered;
 use crate::broker::{self, Broker, BrokerError, UpstreamError, UpstreamState};
 use crate::objects::keeping::Objects;
-use crate::objects::lifecycle::State;
 
 /// The state behind the broker's questions.
 pub struct Brokering {
@@ -55,7 +54,7 @@ impl Management {
     ) -> Result<BrokeredAnswer, Unanswered> {
         let (id, state) =
             broker::take_in(&self.brokering.objects, asker.client, &key, state).map_err(of_broker)?;
-        Ok(BrokeredAnswer { id: id.to_string(), key, state: word(state).to_owned() })
+        Ok(BrokeredAnswer { id: id.to_string(), key, state: state.word().to_owned() })
     }
 
     /// The keys of external providers.
@@ -65,7 +64,7 @@ impl Management {
         let answers = listed.into_iter().map(|(id, key, state)| BrokeredAnswer {
             id: id.to_string(),
             key,
-            state: word(state).to_owned(),
+            state: state.word().to_owned(),
         });
         Ok(answers.collect())
     }
@@ -87,15 +86,5 @@ fn of_broker(error: BrokerError) -> Unanswered {
     match error {
         BrokerError::Contended => refused("contended", error.to_string()),
         error => refused_by_server("store", &error),
-    }
-}
-
-fn word(state: State) -> &'static str {
-    match state {
-        State::PreActive => "pre-active",
-        State::Active => "active",
-        State::Deactivated => "deactivated",
-        State::Compromised => "compromised",
-        State::Destroyed | State::DestroyedCompromised => "destroyed",
     }
 }

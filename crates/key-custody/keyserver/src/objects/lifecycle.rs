@@ -40,6 +40,17 @@ pub enum State {
 }
 
 impl State {
+    /// What people call it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::PreActive => "pre-active",
+            Self::Active => "active",
+            Self::Deactivated => "deactivated",
+            Self::Compromised => "compromised",
+            Self::Destroyed | Self::DestroyedCompromised => "destroyed",
+        }
+    }
+
     /// Whether the material is gone for good.
     pub fn is_destroyed(self) -> bool {
         matches!(self, Self::Destroyed | Self::DestroyedCompromised)
