@@ -20,7 +20,7 @@ use strongroom_worker::{DiskAccess, assemble, assemble_destaged};
 
 use super::Said;
 use super::attacks::Attack;
-use super::site::{BLOCK, CHOSEN, Kind, Made, Site, fingerprint, owner_of, walk};
+use super::site::{BLOCK, CHOSEN, Kind, Made, Site, fingerprint, is_zero, owner_of, walk};
 
 /// A guest's text of this round: no one else writes it, and it must be nowhere in the clear.
 const SECRET: &[u8; 16] = b"a guest's secret";
@@ -326,7 +326,8 @@ impl<'a> Round<'a> {
             let mut bytes = vec![0; metadata.len().min(4 << 20) as usize];
             let file = std::fs::File::open(path).unwrap();
             let count = std::os::unix::fs::FileExt::read_at(&file, &mut bytes, 0).unwrap_or(0);
-            let mut pieces = bytes[..count].chunks_exact(16);
+            let blocks = bytes[..count].chunks(BLOCK).filter(|block| !is_zero(block));
+            let mut pieces = blocks.flat_map(|block| block.chunks_exact(16));
             if pieces.any(|piece| piece == SECRET || owner_of(piece).is_some()) {
                 clear = Some(path.to_owned());
             }
