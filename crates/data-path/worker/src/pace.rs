@@ -27,6 +27,12 @@ const TIME_MIN: f64 = 0.01;
 /// The greatest part of the time that steps get beside clients: pauses are measured, too.
 const TIME_MAX: f64 = 0.9;
 
+/// The part of what clients may lose that the measured latencies account for. The rest is what they
+/// do not show: a request that begins in a step and ends in a pause is counted in the pause, and
+/// clients have processors of their own to share with the job. With all of it, clients that were to
+/// keep 80 % kept 73 % (`PERFORMANCE.md`, *Snapshots*).
+const SEEN: f64 = 0.7;
+
 /// The requests from which on their mean latency says something.
 const REQUESTS_MIN: u64 = 32;
 
@@ -148,7 +154,7 @@ impl Harm {
         let time = match (self.quiet.mean_ns(), self.working.mean_ns()) {
             (Some(quiet), Some(working)) => {
                 let lost = 1.0 - (quiet / working).min(1.0);
-                if lost > 0.0 { clients_keep.may_lose() / lost } else { TIME_MAX }
+                if lost > 0.0 { SEEN * clients_keep.may_lose() / lost } else { TIME_MAX }
             }
             _ => clients_keep.may_lose() / 2.0,
         };
@@ -227,10 +233,11 @@ mod tests {
             for slower in [1.0, 1.1, 1.5, 3.0, 10.0] {
                 let (kept, time) = live(100_000.0, 100_000.0 * slower, keep);
                 let wanted = f64::from(percent) / 100.0;
-                assert!(kept >= wanted - 0.02, "{percent} % at {slower}: {kept}");
+                let aimed_at = 1.0 - SEEN * (1.0 - wanted);
+                assert!(kept >= aimed_at - 0.02, "{percent} % at {slower}: {kept}");
                 // And no more than that is left unused.
                 assert!(
-                    kept <= wanted + 0.02 || time >= TIME_MAX - 0.01,
+                    kept <= aimed_at + 0.02 || time >= TIME_MAX - 0.01,
                     "{percent} % at {slower}: {kept}, {time}"
                 );
             }
