@@ -23,7 +23,7 @@ use strongroom_vm_supervisor::own_volume::OpenOwnVolume;
 use strongroom_worker::{DiskAccess, assemble, assemble_destaged};
 
 /// The beginning of every line that a guest writes.
-const GENUINE: &[u8] = b"gen:";
+pub const GENUINE: &[u8] = b"gen:";
 /// The text that the attacker writes wherever possible.
 pub const CHOSEN: &[u8; 16] = b"attacker's words";
 pub const BLOCK: usize = 4096;
@@ -428,7 +428,7 @@ pub fn copy_file(from: &Path, to: &Path) {
 }
 
 /// Whether a block has nothing but zeroes: one call, because this program's code is not optimised.
-pub fn is_zero(block: &[u8]) -> bool {
+fn is_zero(block: &[u8]) -> bool {
     const ZEROES: [u8; BLOCK] = [0; BLOCK];
     block.len() <= BLOCK && *block == ZEROES[..block.len()]
 }
