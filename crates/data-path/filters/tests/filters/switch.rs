@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::delay::{Delay, DelayDisk, Delays};
+use strongroom_filters::error::{ErrorDisk, Fault, Trigger};
+use strongroom_filters::park::{ParkDisk, Patience, TroubleBook};
 use strongroom_filters::switch::{SwitchDisk, SwitchError};
 use strongroom_io::conformance::{Conformance, Driver, Setup};
 use strongroom_io::{
-    Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, Request, RequestKind, Thread,
+    Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, Request, RequestKind, Thread, Waker,
 };
 use strongroom_types::Extent;
 
@@ -338,6 +340,30 @@ fn requests_that_are_abandoned_in_flight_are_never_taken_for_ended() {
     drop(gone);
     let within = Duration::from_millis(5);
     assert_eq!(switch.freeze(within), Err(SwitchError::Busy { requests: 1, within }));
+}
+
+/// A guest's requests that wait for room are above the switch, so nobody waits for them.
+#[test]
+fn a_request_that_waits_for_room_finds_it_on_the_new_disk() {
+    let no_room = Fault {
+        error: IoError::NoSpace,
+        kind: Some(RequestKind::Write),
+        ..Fault::new(Trigger::Probability(1.0))
+    };
+    let old: Arc<dyn Disk<Plain>> = Arc::new(ErrorDisk::new(plain(), &[no_room], 1));
+    let new = plain();
+    let switch = Arc::new(SwitchDisk::new(Arc::clone(&old)));
+    let book = Arc::new(TroubleBook::read_by(Arc::new(Waker::new().unwrap())));
+    let park = ParkDisk::new(Arc::clone(&switch) as _, Patience::UntilThereIsRoom, Arc::clone(&book));
+    let mut driver = driver(&park);
+    let request = write_of(&mut driver, 1, 1);
+    driver.submit(request);
+    prepare(&switch, Arc::clone(&new), &mut [&mut driver]).unwrap();
+    assert_eq!(book.read().waiting.requests, 1);
+    switch.freeze(AMPLE).unwrap();
+    switch.commit().unwrap();
+    assert_eq!(driver.wait().unwrap().len(), 1);
+    assert_eq!((found(&new, 1), book.read().waiting.requests), (1, 0));
 }
 
 /// Several threads write as fast as they can, and the disk is exchanged under them again and again.
