@@ -244,8 +244,8 @@ impl Teller {
         &self.waker
     }
 
-    /// Returns when an order has arrived, the supervisor is gone, or `until` has come. Sends reports
-    /// meanwhile.
+    /// Returns when an order has arrived, the supervisor is gone, or `until` has come. Sends
+    /// reports meanwhile.
     pub(crate) fn await_order(
         &mut self,
         socket: &BirthSocket<Stdin>,

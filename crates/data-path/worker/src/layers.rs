@@ -141,8 +141,8 @@ struct Layers {
 }
 
 impl PlainBlocks {
-    /// Assembles the stages of a new, empty top over these layers, whose stages stay as they are and
-    /// may be in use. The layer that was the top takes no more writes once the new stages are
+    /// Assembles the stages of a new, empty top over these layers, whose stages stay as they are
+    /// and may be in use. The layer that was the top takes no more writes once the new stages are
     /// used, and is to be completed.
     pub fn with_new_top(&self, top: LayerBlocks, ciphers: Ciphers) -> Result<Self, StackError> {
         let (newer, assembly) = Assembly::of(ciphers, 1 + self.layers.all.len())?;

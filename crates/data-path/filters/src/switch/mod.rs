@@ -143,7 +143,8 @@ impl<P: Payload> SwitchDisk<P> {
     /// that.
     ///
     /// # Errors
-    /// [`SwitchError::UnderWay`], [`SwitchError::Open`], [`SwitchError::Slow`]: nothing has changed.
+    /// [`SwitchError::UnderWay`], [`SwitchError::Open`], [`SwitchError::Slow`]: clients are served
+    /// as before.
     pub fn prepare(&self, next: Arc<dyn Disk<P>>, within: Duration) -> Result<(), SwitchError> {
         let until = Instant::now() + within;
         let mut state = self.shared.state.lock();

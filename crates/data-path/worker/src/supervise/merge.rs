@@ -10,11 +10,11 @@
 //! ```
 //!
 //! Clients wait for each of these changes, the first as for a snapshot, the others as for an
-//! upgrade. A worker that hands over in between tells its successor how far it has come. After a worker has
-//! died, the copy begins anew. Whatever dies when, the upper layer answers for its blocks until the
-//! descriptor has one layer or a worker serves without it, and before either everything is durable
-//! in the lower one. The mark stays until then, so the next process that exposes the volume goes
-//! on.
+//! upgrade. A worker that hands over in between tells its successor how far it has come. After a
+//! worker has died, the copy begins anew. Whatever dies when, the upper layer answers for its
+//! blocks until the descriptor has one layer or a worker serves without it, and before either
+//! everything is durable in the lower one. The mark stays until then, so the next process that
+//! exposes the volume goes on.
 
 use std::time::{Duration, Instant};
 

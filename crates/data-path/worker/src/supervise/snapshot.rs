@@ -8,10 +8,10 @@
 //! ```
 //!
 //! The worker that serves changes over to a new, empty top over the former top. Everything that
-//! takes time comes before or after: the new top is made and named durably, and opened by the worker
-//! on every client's thread, before the freeze, and the worker completes the old top when clients
-//! are served again. Clients wait from the freeze to the commit: for the requests under way, and
-//! for four messages. Nothing is synced.
+//! takes time comes before or after: the new top is made and named durably, and opened by the
+//! worker on every client's thread, before the freeze, and the worker completes the old top when
+//! clients are served again. Clients wait from the freeze to the commit: for the requests under
+//! way, and for four messages. Nothing is synced.
 //!
 //! Several volumes have a snapshot of one instant if each is frozen when the first is committed. So
 //! a freeze has a lease. While it lasts, no write is done; a commit that comes later is refused,
@@ -426,8 +426,8 @@ impl Supervisor {
         }
     }
 
-    /// Has clients served as before, and removes the new top. Where no worker serves, the layers are
-    /// opened as they are: the empty top stays.
+    /// Has clients served as before, and removes the new top. Where no worker serves, the layers
+    /// are opened as they are: the empty top stays.
     fn put_back(&mut self) {
         let Phase::Serving(worker) = &mut self.phase else { return };
         match worker.withdraw_top() {
