@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use strongroom_datastore::file::chain::{ChainDisk, LowerLayer};
@@ -212,7 +212,10 @@ fn what_is_read_is_what_was_last_written_in_any_layer() {
                 let (first, count) = (random.below(blocks), 1 + random.below(258));
                 let count = count.min(blocks - first);
                 let expected = &oracle[first as usize..(first + count) as usize];
-                assert_eq!(queue.read(first, count).unwrap(), expected, "seed {seed}, layer {level}");
+                // The second time from where the blocks were found.
+                for _ in 0..2 {
+                    assert_eq!(queue.read(first, count).unwrap(), expected, "seed {seed}, layer {level}");
+                }
             }
             drop(queue);
             // The map may report a hole as data, but never data as a hole.
@@ -233,6 +236,203 @@ fn what_is_read_is_what_was_last_written_in_any_layer() {
                 let expected = &oracle[first as usize..(first + count) as usize];
                 assert_eq!(queue.read(first, count).unwrap(), expected, "seed {seed}, layer {level}, anew");
             }
+            for _ in 0..40 {
+                let (first, count) = (random.below(blocks), 1 + random.below(40));
+                let count = count.min(blocks - first);
+                let expected = &oracle[first as usize..(first + count) as usize];
+                assert_eq!(queue.read(first, count).unwrap(), expected, "seed {seed}, layer {level}, again");
+            }
+        }
+    }
+}
+
+/// A disk that counts reads, and holds requests back until they are released.
+struct Watched {
+    disk: MemoryDisk,
+    watch: Watch,
+}
+
+#[derive(Clone, Default)]
+struct Watch {
+    reads: Arc<AtomicU64>,
+    holds_reads: Arc<AtomicBool>,
+    holds_writes: Arc<AtomicBool>,
+}
+
+impl Watch {
+    fn holds(&self, request: &Request<Sealed>) -> bool {
+        match request {
+            Request::Read { .. } => self.holds_reads.load(Ordering::Relaxed),
+            Request::Write { .. }
+            | Request::Discard { .. }
+            | Request::WriteZeroes { .. }
+            | Request::Flush => self.holds_writes.load(Ordering::Relaxed),
+        }
+    }
+
+    fn reads(&self) -> u64 {
+        self.reads.swap(0, Ordering::Relaxed)
+    }
+}
+
+struct WatchedChannel {
+    channel: Box<dyn Channel<Sealed>>,
+    watch: Watch,
+    held: Vec<Io<Sealed>>,
+}
+
+impl Disk<Sealed> for Watched {
+    fn limits(&self) -> Limits {
+        self.disk.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
+        let (channel, watch) = (self.disk.open(thread, depth)?, self.watch.clone());
+        Ok(Box::new(WatchedChannel { channel, watch, held: Vec::new() }))
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.disk.allocation(extent, report)
+    }
+}
+
+impl Channel<Sealed> for WatchedChannel {
+    fn submit(&mut self, io: Io<Sealed>) {
+        if matches!(io.request, Request::Read { .. }) {
+            self.watch.reads.fetch_add(1, Ordering::Relaxed);
+        }
+        self.held.push(io);
+    }
+
+    fn kick(&mut self) {
+        for io in self.held.extract_if(.., |io| !self.watch.holds(&io.request)) {
+            self.channel.submit(io);
+        }
+        self.channel.kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done<Sealed>>) {
+        self.channel.poll(done);
+    }
+}
+
+/// A chain of watched layers, all of the same size, the top last. The block of each lower layer's
+/// number is in it, and so is block 0 in the lowest one.
+fn watched(directory: &Path, layers: usize) -> (ChainDisk, Vec<Watch>) {
+    const BLOCKS: u64 = 64;
+    let size = VolumeSize::new(BLOCKS * BLOCK_BYTES).unwrap();
+    let watches: Vec<Watch> = (0..layers).map(|_| Watch::default()).collect();
+    let mut disks: Vec<Arc<Watched>> = Vec::new();
+    for (number, watch) in watches.iter().enumerate() {
+        let seal = epoch(number as u32 + 1);
+        let disk = MemoryDisk::new(size, seal);
+        if number + 1 < layers {
+            Queue::new(&disk).write(number as u64, &[number as u8 + 1], seal);
+        }
+        disks.push(Arc::new(Watched { disk, watch: watch.clone() }));
+    }
+    let own = |number: usize| discards(&directory.join(number.to_string()), size.bytes());
+    let top = disks.pop().unwrap();
+    let lower = disks.into_iter().enumerate().rev().map(|(number, disk)| LowerLayer {
+        blocks: disk,
+        discards: (number > 0).then(|| own(number)),
+        is_merged_into: false,
+    });
+    (ChainDisk::new(top, own(layers - 1), lower.collect()), watches)
+}
+
+#[test]
+fn a_block_that_was_found_is_read_where_it_is() {
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (disk, watches) = watched(place.path(), 4);
+    let mut queue = Queue::new(&disk);
+    let reads = || watches.iter().map(Watch::reads).collect::<Vec<_>>();
+    let found = |number: u8| [(number + 1, Some(epoch(u32::from(number) + 1)))];
+    reads();
+    assert_eq!(queue.read(0, 1).unwrap(), found(0));
+    assert_eq!(reads(), [1, 1, 1, 1], "it is looked for in all layers");
+    assert_eq!(queue.read(0, 1).unwrap(), found(0));
+    assert_eq!(reads(), [1, 0, 0, 0]);
+    assert_eq!(Queue::new(&disk).read(0, 1).unwrap(), found(0));
+    assert_eq!(reads(), [1, 0, 0, 0], "another queue knows it too");
+    // Several layers have blocks of one read, and nobody has the last one.
+    let all = [found(0), found(1), found(2), [(0, None)]].concat();
+    assert_eq!(queue.read(0, 4).unwrap(), all);
+    reads();
+    assert_eq!(queue.read(0, 4).unwrap(), all);
+    assert_eq!(reads(), [1, 1, 1, 0]);
+    assert_eq!(queue.read(3, 1).unwrap(), [(0, None)]);
+    assert_eq!(reads(), [0, 0, 0, 0]);
+    // What the top gets is read there.
+    queue.write(1, &[9], epoch(4));
+    assert_eq!(queue.read(1, 1).unwrap(), [(9, Some(epoch(4)))]);
+    queue.run(Request::Discard { extent: extent(2..3) }).result.unwrap();
+    assert_eq!(queue.read(2, 1).unwrap(), [(0, None)]);
+    queue.run(Request::WriteZeroes { extent: extent(0..1), may_unmap: true, durable: false }).result.unwrap();
+    assert_eq!(queue.read(0, 3).unwrap(), [(0, None), (9, Some(epoch(4))), (0, None)]);
+}
+
+/// Reads that meet a write of the same block: what they find out is of before.
+#[test]
+fn what_a_read_finds_out_beside_a_write_is_not_believed_afterwards() {
+    let is_old = |read: &[(u8, Option<KeyEpoch>)]| read == [(1, Some(epoch(1)))];
+    let new = [(9, Some(epoch(3)))];
+    for (holds_write, holds_read) in [(false, true), (true, false)] {
+        let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (disk, watches) = watched(place.path(), 3);
+        let [lowest, _, top] = &watches[..] else { panic!("three layers") };
+        let (mut reader, mut writer) = (Queue::new(&disk), Queue::new(&disk));
+        // The read is held below the top, which it found empty; or the write, above it.
+        lowest.holds_reads.store(holds_read, Ordering::Relaxed);
+        top.holds_writes.store(holds_write, Ordering::Relaxed);
+        let into = reader.pool.take(BLOCK).unwrap();
+        let mut from = writer.pool.take(BLOCK).unwrap();
+        let (bytes, seals) = from.parts_mut();
+        bytes.fill(9);
+        seals.fill(Some(epoch(3)));
+        let (read, write) = (
+            Request::Read { extent: extent(0..1), into },
+            Request::Write { extent: extent(0..1), from, durable: false },
+        );
+        let (mut read_ended, mut write_ended) = (Vec::new(), Vec::new());
+        let turn = |queue: &mut Queue, ended: &mut Vec<Done<Sealed>>| {
+            // Memory answers at once: several turns take a request through all layers.
+            for _ in 0..20 {
+                queue.channel.kick();
+                queue.channel.poll(ended);
+                queue.ring.wait(Some(Duration::from_millis(1))).unwrap();
+            }
+        };
+        writer.channel.submit(Io { tag: 2, request: write });
+        match holds_read {
+            true => {
+                reader.channel.submit(Io { tag: 1, request: read });
+                turn(&mut reader, &mut read_ended);
+                turn(&mut writer, &mut write_ended);
+                assert_eq!((read_ended.len(), write_ended.len()), (0, 1));
+            }
+            false => {
+                turn(&mut writer, &mut write_ended);
+                reader.channel.submit(Io { tag: 1, request: read });
+                turn(&mut reader, &mut read_ended);
+                assert_eq!((read_ended.len(), write_ended.len()), (1, 0));
+            }
+        }
+        lowest.holds_reads.store(false, Ordering::Relaxed);
+        top.holds_writes.store(false, Ordering::Relaxed);
+        turn(&mut reader, &mut read_ended);
+        turn(&mut writer, &mut write_ended);
+        write_ended.pop().unwrap().result.unwrap();
+        let read = read_ended.pop().unwrap();
+        read.result.unwrap();
+        let memory = read.memory.unwrap();
+        assert!(is_old(&[(memory.bytes()[0], memory.seals()[0])]));
+        for queue in [&mut reader, &mut writer] {
+            assert_eq!(queue.read(0, 1).unwrap(), new, "held write {holds_write}");
         }
     }
 }

@@ -121,6 +121,13 @@ impl SimFs {
         moments.filter(|(_, medium)| is_unsettled(medium)).map(|(moment, _)| moment).collect()
     }
 
+    /// The moments at which a power cut could keep a renaming and lose an earlier change of names.
+    pub fn moments_of_renamings(&self) -> Vec<usize> {
+        let state = self.state();
+        let moments = state.history.iter().flatten().enumerate();
+        moments.filter(|(_, medium)| medium.names.may_only_rename()).map(|(moment, _)| moment).collect()
+    }
+
     /// Sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;

@@ -66,6 +66,14 @@ impl Names {
         self.current.values().filter(|other| **other == ino).count() as u64
     }
 
+    /// Whether a power cut could keep a renaming and lose an earlier change.
+    pub(crate) fn may_only_rename(&self) -> bool {
+        let is_renaming = |changes: &Vec<NameChange>| {
+            changes.iter().any(|(_, _, target)| matches!(target, Target::Moved(_)))
+        };
+        self.pending.iter().skip(1).any(is_renaming)
+    }
+
     /// Changes entries, in one transaction.
     pub(crate) fn change(&mut self, changes: Vec<NameChange>) {
         apply(&mut self.current, &changes);

@@ -267,23 +267,18 @@ fn run_in_use(fs: &SimFs, change: Change<'_>, random: &mut StdRng, layers: Optio
         let options = AddLayerOptions { protection: both, log_bytes, lock_wait, least_generation: 0 };
         add_layer_on(fs, path(), &options).unwrap();
     }
+    // An opening makes names durable, so the volume stays open to the end, as it does in use.
+    let mut head = own();
     for _ in 0..layers.unwrap_or(usize::MAX) {
-        let options = change.options();
-        let mut job = begin_reencryption_on(fs, path(), &options).unwrap();
-        let Some(OpenRewrite { size_bytes, layers, keys, mut rewritten }) = job.open_next().unwrap() else {
-            break;
-        };
+        let Some(opened) = open_rewrite_beside_on(fs, path(), &change.options()).unwrap() else { break };
+        let OpenRewrite { size_bytes, layers, keys, mut rewritten } = opened;
         copy(fs, size_bytes, layers, keys, random).unwrap();
         rewritten.keep();
-        let (of, new) = (rewritten.old(), rewritten.record().clone());
-        let old = job.descriptor().layer(of).unwrap().clone();
-        // They have the directory open, which is locked.
-        drop((job, rewritten));
-        let mut head = own();
-        head.replace_rewritten(of, &new, both).unwrap();
+        let old = head.descriptor().layer(rewritten.old()).unwrap().clone();
+        head.replace_rewritten(old.id, rewritten.record(), both).unwrap();
         head.remove_replaced(&old);
     }
-    own()
+    head
 }
 
 /// Runs the job, or what is left of it. Stops after so many layers.
@@ -614,8 +609,13 @@ fn power_cuts_while_a_volume_in_use_moves_to_another_key_lose_nothing_and_leave_
         let mut random = StdRng::seed_from_u64(seed);
         run_in_use(&fs, change, &mut random, None).finish_reencryption(both).unwrap();
         let old_deks = deks(&life.fs, &life);
+        let renamings = fs.moments_of_renamings();
         for cut in 0..CUTS as u64 {
-            let (moment, seed_of_cut) = (random.random_range(0..fs.moments()), seed * 1000 + cut);
+            let moment = match cut % 2 {
+                0 => renamings[random.random_range(0..renamings.len())],
+                _ => random.random_range(0..fs.moments()),
+            };
+            let seed_of_cut = seed * 1000 + cut;
             let image = match cut % 3 {
                 0 => fs.killed_at(moment, seed_of_cut),
                 _ => fs.cut_at(moment, seed_of_cut),

@@ -213,6 +213,13 @@ impl GuestLoad {
         self.drive(asked, &mut |watch| watch.until_ended(FILL_TIMEOUT)).map(drop)
     }
 
+    /// Reads all of the disks once, in order.
+    pub fn read_all(&mut self) -> Result<(), LoadError> {
+        let pattern = Pattern { order: Order::Sequential, reads_percent: 100, ..self.pattern };
+        let asked = Asked { pattern, stride: 1, count_max: self.blocks_max() };
+        self.drive(asked, &mut |watch| watch.until_ended(FILL_TIMEOUT)).map(drop)
+    }
+
     /// Reads the first block of each disk.
     pub fn read_first(&mut self) -> Result<(), LoadError> {
         let pattern = Pattern { order: Order::Sequential, reads_percent: 100, depth: 1, ..self.pattern };

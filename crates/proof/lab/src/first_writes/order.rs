@@ -19,8 +19,16 @@ pub struct Shuffled {
 impl Shuffled {
     /// The first `blocks` blocks, at most [`BLOCKS_MAX`].
     pub fn new(blocks: u32, block_bytes: u64, seed: u64) -> Self {
-        let mut order: Vec<u32> = (0..blocks.min(BLOCKS_MAX)).collect();
-        order.shuffle(&mut StdRng::seed_from_u64(seed));
+        Self::in_pieces(blocks, 1, block_bytes, seed)
+    }
+
+    /// Pieces of so many blocks in random order, and the blocks of each in order.
+    pub fn in_pieces(blocks: u32, piece_blocks: u32, block_bytes: u64, seed: u64) -> Self {
+        let blocks = blocks.min(BLOCKS_MAX);
+        let mut pieces: Vec<u32> = (0..blocks).step_by(piece_blocks.max(1) as usize).collect();
+        pieces.shuffle(&mut StdRng::seed_from_u64(seed));
+        let blocks_of = |piece: u32| piece..blocks.min(piece.saturating_add(piece_blocks));
+        let order: Vec<u32> = pieces.into_iter().flat_map(blocks_of).collect();
         Self { blocks: order.into_iter(), block_bytes }
     }
 }
@@ -55,6 +63,18 @@ mod tests {
         assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
         assert_eq!(order, Shuffled::new(1000, 4096, 7).collect::<Vec<_>>());
         assert_ne!(order, Shuffled::new(1000, 4096, 8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn pieces_are_shuffled_and_whole() {
+        let order: Vec<u64> =
+            Shuffled::in_pieces(1001, 8, 4096, 7).map(|extent| extent.offset() / 4096).collect();
+        assert!(!order.is_sorted());
+        let mut pieces: Vec<&[u64]> =
+            order.chunk_by(|block, next| next % 8 != 0 && *next == block + 1).collect();
+        assert_eq!(pieces.len(), 126);
+        pieces.sort_unstable();
+        assert_eq!(pieces.concat(), (0..1001).collect::<Vec<_>>());
     }
 
     #[test]

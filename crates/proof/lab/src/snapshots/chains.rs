@@ -1,5 +1,7 @@
-//! The speed of reads through a chain of layers, each with an equal part of the blocks at random,
-//! beside one layer with the same content.
+//! The speed of reads through a chain of layers, each with an equal part of the content at random,
+//! beside one layer with the same content. The part is in blocks, which is the worst case for reads
+//! in order, or in larger pieces, as guests' file systems write. All of a disk is read once before
+//! its reads are measured.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,6 +26,8 @@ pub const DEPTH: u32 = 8;
 pub const FLAT: &str = "strongroom, one layer";
 /// A chain of ours.
 pub const CHAIN: &str = "strongroom, 8 layers";
+/// A chain of ours of which each layer has larger pieces.
+pub const CHAIN_OF_PIECES: &str = "strongroom, 8 layers in pieces of 1 MiB";
 const QCOW2_FLAT: &str = "qcow2 with LUKS, one image";
 /// The other's chain.
 pub const QCOW2_CHAIN: &str = "qcow2 with LUKS, 7 backing files";
@@ -36,6 +40,9 @@ pub const SEQUENTIAL: &str = "64 KiB sequential read, depth 8";
 /// Requests in flight while disks are written.
 const WRITE_DEPTH: u16 = 32;
 const SEED: u64 = 8;
+
+/// The blocks of a larger piece.
+const PIECE_BLOCKS: u32 = (1 << 20) / BLOCK_BYTES as u32;
 
 /// The load of a guest, for parts that measure IOPS.
 pub struct GuestWorkload {
@@ -71,20 +78,24 @@ pub fn study<'study>(
 ) -> Result<Study<'study, GuestWorkload>, SubjectError> {
     let device = Disk::under(&config.scratch)?;
     let mut subjects: Vec<Box<dyn Subject<GuestWorkload> + 'study>> = Vec::new();
-    let mut add = |name: &'static str, layers, product: Box<dyn Product>| -> Result<(), SubjectError> {
+    let mut add = |name: &'static str, layout: Layout, product: Box<dyn Product>| {
         progress(&format!("writing a disk of {} for {name}", shown_bytes(config.sizes.chain)));
         let directory = config.fresh_directory(&format!("chains-{}", subjects.len()))?;
         let chain =
             Chain { name, product, disk: directory.join("disk"), directory, device: device.clone(), config };
-        chain.write(layers)?;
+        chain.write(layout)?;
         subjects.push(Box::new(chain));
-        Ok(())
+        Ok::<(), SubjectError>(())
     };
-    add(FLAT, 1, Box::new(config.strongroom(FLAT, true)))?;
-    add(CHAIN, DEPTH, Box::new(config.strongroom(CHAIN, true)))?;
+    let flat = Layout { layers: 1, piece_blocks: 1 };
+    let chain = Layout { layers: DEPTH, ..flat };
+    let of_pieces = Layout { piece_blocks: PIECE_BLOCKS, ..chain };
+    add(FLAT, flat, Box::new(config.strongroom(FLAT, true)))?;
+    add(CHAIN, chain, Box::new(config.strongroom(CHAIN, true)))?;
+    add(CHAIN_OF_PIECES, of_pieces, Box::new(config.strongroom(CHAIN_OF_PIECES, true)))?;
     if config.has_peers {
-        add(QCOW2_FLAT, 1, Box::new(config.qcow2(QCOW2_FLAT)))?;
-        add(QCOW2_CHAIN, DEPTH, Box::new(config.qcow2(QCOW2_CHAIN)))?;
+        add(QCOW2_FLAT, flat, Box::new(config.qcow2(QCOW2_FLAT)))?;
+        add(QCOW2_CHAIN, chain, Box::new(config.qcow2(QCOW2_CHAIN)))?;
     }
     let read = |order, block_bytes, depth| Pattern { order, reads_percent: 100, block_bytes, depth };
     let workloads = vec![
@@ -119,6 +130,14 @@ pub fn report_settings() -> ReportSettings {
     ])
 }
 
+/// How the content of a disk is in layers.
+#[derive(Clone, Copy)]
+struct Layout {
+    layers: u32,
+    /// The blocks of a piece, which is in one layer.
+    piece_blocks: u32,
+}
+
 /// A disk, whose content is the same in any number of layers.
 struct Chain<'study> {
     name: &'static str,
@@ -130,13 +149,14 @@ struct Chain<'study> {
 }
 
 impl Chain<'_> {
-    /// Writes each block once, at random, an equal part of them into each layer.
-    fn write(&self, layers: u32) -> Result<(), SubjectError> {
+    /// Writes each block once, in pieces at random, an equal part of them into each layer.
+    fn write(&self, Layout { layers, piece_blocks }: Layout) -> Result<(), SubjectError> {
         let Self { product, disk, config, .. } = self;
         product.create(disk, config.sizes.chain)?;
         let place = config.place(&self.directory, WRITE_DEPTH);
         let blocks = (config.sizes.chain / BLOCK_BYTES) as u32;
-        let mut order = Shuffled::new(blocks, BLOCK_BYTES, SEED);
+        let shuffled = || Shuffled::in_pieces(blocks, piece_blocks, BLOCK_BYTES, SEED);
+        let mut order = shuffled();
         for layer in 0..layers {
             let mut guest = Guest::open(&place, &**product, disk)?;
             guest.set_pass(SEED);
@@ -145,7 +165,7 @@ impl Chain<'_> {
             guest.settle()?;
             let is_last = layer + 1 == layers;
             if is_last {
-                guest.verify(Shuffled::new(blocks, BLOCK_BYTES, SEED), blocks.into())?;
+                guest.verify(shuffled(), blocks.into())?;
             }
             guest.close()?;
             if !is_last {
@@ -167,7 +187,11 @@ impl Subject<GuestWorkload> for Chain<'_> {
 
     fn open(&mut self, workload: &GuestWorkload) -> Result<Box<dyn Session + '_>, SubjectError> {
         let Self { name, product, disk, directory, device, config } = self;
-        Ok(Box::new(serve(name, &**product, disk, directory, workload, device.as_ref(), config)?))
+        let mut session = serve(name, &**product, disk, directory, workload, device.as_ref(), config)?;
+        if let Err(error) = session.load.read_all() {
+            return Err(failed(&session.running.0[0], error).into());
+        }
+        Ok(Box::new(session))
     }
 }
 

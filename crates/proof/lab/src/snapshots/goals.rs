@@ -1,7 +1,7 @@
 //! What was to be reached, beside what was found.
 
 use super::after::{OURS, PEER};
-use super::chains::{CHAIN, FLAT};
+use super::chains::{CHAIN, CHAIN_OF_PIECES, FLAT, RANDOM, SEQUENTIAL};
 use super::create::EXPOSED;
 use super::gap::ENCRYPTED;
 use super::merge::MERGING;
@@ -89,7 +89,11 @@ pub fn of_creation(report: &Report) -> Vec<Goal> {
 
 /// Of reads through a chain.
 pub fn of_chains(report: &Report) -> Vec<Goal> {
-    ratios(report, CHAIN, &format!("8 layers of one ({FLAT})"), CHAIN_OF_FLAT)
+    let of = |workload: &str, subject: &str| {
+        let goals = ratios(report, subject, &format!("{subject}, of {FLAT}"), CHAIN_OF_FLAT);
+        goals.into_iter().filter(|goal| goal.what.starts_with(workload)).collect::<Vec<_>>()
+    };
+    [of(RANDOM, CHAIN), of(SEQUENTIAL, CHAIN_OF_PIECES)].concat()
 }
 
 /// Of a guest during a merge.

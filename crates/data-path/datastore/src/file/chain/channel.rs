@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use strongroom_io::{Channel, Done, InFlight, Io, IoError, Request, Sealed, Slot, Thread, Waker};
-use strongroom_memory::{CHUNK_BYTES, ReservedPool};
+use strongroom_memory::{Buffer, CHUNK_BYTES, ReservedPool};
 use strongroom_types::{BLOCK_BYTES, Extent};
 
 use super::Shared;
 use super::closing::{LowerFlush, LowerFlushes};
-use super::read::{Next, Reach, Read};
+use super::read::{Next, Reach, Read, Start, blocks_of};
 use crate::file::blocks::is_zero;
 use crate::file::discards::round::Recorder;
 use crate::file::discards::{Answer, Asked};
@@ -31,20 +31,30 @@ pub struct ChainChannel {
     active: InFlight<Active>,
     /// Changes whose record is on its way.
     recording: VecDeque<Recording>,
-    /// Reads that wait for memory, and the extent of the layer that each wants.
-    waiting: VecDeque<(Slot, Extent)>,
+    /// Parts of reads that wait for memory.
+    waiting: VecDeque<WaitingPart>,
     returned: Vec<Done<Sealed>>,
     ended: Vec<Done<Sealed>>,
     /// Something was submitted since the last kick.
     unkicked: bool,
 }
 
+/// A part of a read that a layer is to be asked for.
+struct WaitingPart {
+    read: Slot,
+    level: usize,
+    extent: Extent,
+}
+
 /// A request that was sent down.
+#[expect(clippy::large_enum_variant, reason = "a read makes no allocation of its own")]
 enum Active {
     Read(Read),
     /// A request that was passed to the top unchanged.
     Passed {
         tag: u64,
+        /// The blocks that it changes.
+        changes: Range<u64>,
     },
     /// A flush of the top and of the layer below it.
     Flush {
@@ -106,8 +116,37 @@ impl ChainChannel {
     }
 
     fn pass(&mut self, io: Io<Sealed>) {
-        let slot = self.active.insert(Active::Passed { tag: io.tag });
+        let changes = changes_of(&io.request);
+        let slot = self.active.insert(Active::Passed { tag: io.tag, changes });
         self.send(0, slot, io.request);
+    }
+
+    /// Begins a read, at the layers that are known to have its blocks.
+    fn read(&mut self, tag: u64, extent: Extent, mut into: Buffer) {
+        let mut read = Read::new(tag, extent);
+        let shared = &self.shared;
+        match read.begin(&shared.owners, |level| shared.is_merged_into(level)) {
+            Start::At(level) => {
+                let slot = self.active.insert(Active::Read(read));
+                self.send(level, slot, Request::Read { extent, into });
+            }
+            Start::Parts => {
+                read.hold(into);
+                let slot = self.active.insert(Active::Read(read));
+                for level in 1..self.layers.len() {
+                    let Some(Active::Read(read)) = self.active.get_mut(slot) else { return };
+                    if let Some(extent) = read.take_up_part(level) {
+                        self.read_part(slot, level, extent);
+                    }
+                }
+            }
+            Start::Nowhere => {
+                let (bytes, seals) = into.parts_mut();
+                bytes.fill(0);
+                seals.fill(None);
+                self.ended.push(Done { tag, result: Ok(()), memory: Some(into) });
+            }
+        }
     }
 
     fn flush(&mut self, io: Io<Sealed>) {
@@ -164,7 +203,11 @@ impl ChainChannel {
                     recording.asked = Some((blocks, now));
                     return self.recording.push_back(recording);
                 }
-                Err(error) => return self.ended.push(recording.io.end(Err(error))),
+                Err(error) => {
+                    // Some of it may be recorded, and hide blocks.
+                    self.shared.owners.forget(changes_of(&recording.io.request));
+                    return self.ended.push(recording.io.end(Err(error)));
+                }
             }
         }
     }
@@ -174,13 +217,25 @@ impl ChainChannel {
         let read = match self.active.get_mut(slot)? {
             Active::Read(read) => read,
             Active::Flush { .. } => return self.on_flushed(slot, level, done.result),
-            Active::Passed { tag } => {
-                let tag = *tag;
-                self.active.take(slot);
+            Active::Passed { .. } => {
+                let Some(Active::Passed { tag, changes }) = self.active.take(slot) else { return None };
+                // Before the client learns of its end.
+                self.shared.owners.forget(changes);
                 self.ended.push(Done { tag, ..done });
                 return Some(());
             }
         };
+        if read.is_in_parts() {
+            match read.take_part(level, done.result.map(|()| done.memory)) {
+                Some(Next::Whole(extent) | Next::Part(extent)) => self.read_part(slot, 0, extent),
+                Some(Next::Ended) => {
+                    let result = read.failure();
+                    self.end_read(slot, result);
+                }
+                None => {}
+            }
+            return Some(());
+        }
         let level = read.level;
         let taken = match (done.result, done.memory) {
             (Ok(()), Some(content)) => {
@@ -211,13 +266,16 @@ impl ChainChannel {
     fn read_part(&mut self, slot: Slot, level: usize, extent: Extent) {
         match self.pool.take(extent.length() as usize) {
             Some(into) => self.send(level, slot, Request::Read { extent, into }),
-            None => self.waiting.push_back((slot, extent)),
+            None => self.waiting.push_back(WaitingPart { read: slot, level, extent }),
         }
     }
 
     fn end_read(&mut self, slot: Slot, result: Result<(), IoError>) {
-        if let Some(Active::Read(Read { tag, into, .. })) = self.active.take(slot) {
-            self.ended.push(Done { tag, result, memory: into });
+        if let Some(Active::Read(mut read)) = self.active.take(slot) {
+            if result.is_ok() {
+                read.teach(&self.shared.owners);
+            }
+            self.ended.push(Done { tag: read.tag, result, memory: read.into });
         }
     }
 
@@ -230,11 +288,8 @@ impl ChainChannel {
     /// Resumes requests that have waited for memory or for a record.
     fn look_again(&mut self) {
         for _ in 0..self.waiting.len() {
-            let Some((slot, extent)) = self.waiting.pop_front() else { break };
-            if let Some(Active::Read(Read { level, .. })) = self.active.get_mut(slot) {
-                let level = *level;
-                self.read_part(slot, level, extent);
-            }
+            let Some(WaitingPart { read, level, extent }) = self.waiting.pop_front() else { break };
+            self.read_part(read, level, extent);
         }
         for _ in 0..self.recording.len() {
             let Some(recording) = self.recording.pop_front() else { break };
@@ -259,9 +314,14 @@ fn next_to_record(request: &Request<Sealed>, rest: Range<u64>) -> Option<Range<u
     Some(start..end)
 }
 
-/// The whole blocks of an extent.
-fn blocks_of(extent: Extent) -> Range<u64> {
-    extent.offset() / BLOCK_BYTES..extent.end() / BLOCK_BYTES
+/// The blocks that a request changes.
+fn changes_of(request: &Request<Sealed>) -> Range<u64> {
+    match request {
+        Request::Read { .. } | Request::Flush => 0..0,
+        Request::Write { extent, .. } | Request::Discard { extent } | Request::WriteZeroes { extent, .. } => {
+            blocks_of(extent.widened_to(BLOCK_BYTES))
+        }
+    }
 }
 
 impl Channel<Sealed> for ChainChannel {
@@ -271,10 +331,7 @@ impl Channel<Sealed> for ChainChannel {
             return self.ended.push(io.end(Err(error)));
         }
         match io.request {
-            Request::Read { extent, into } => {
-                let slot = self.active.insert(Active::Read(Read::new(io.tag, extent)));
-                self.send(0, slot, Request::Read { extent, into });
-            }
+            Request::Read { extent, into } => self.read(io.tag, extent, into),
             Request::Write { extent, .. } => self.change(io, blocks_of(extent)),
             Request::Flush => self.flush(io),
             // The top keeps its content.

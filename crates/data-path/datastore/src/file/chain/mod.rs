@@ -11,11 +11,12 @@
 //! ([`discards`](super::discards)). A flush goes to the top, and to the layer below it until that
 //! is complete ([`LowerFlushes`]).
 //!
-//! The stage keeps no state about blocks in memory: it learns what a layer has by reading it, so
-//! its knowledge is never out of date.
+//! The stage learns which lower layer has a block by reading it, and reads it there from then on,
+//! until the top gets it ([`owners`]).
 
 mod channel;
 mod closing;
+mod owners;
 mod read;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use strongroom_types::{BLOCK_BYTES, Extent};
 
 use self::channel::ChainChannel;
 pub use self::closing::LowerFlushes;
+use self::owners::Owners;
 use super::discards::Discards;
 
 /// A layer that others lie on. It does not change.
@@ -53,6 +55,8 @@ struct Shared {
     lower: Vec<LowerLayer>,
     /// Flushes of the layer below the top, if its last writes may not be durable.
     lower_flushes: Option<Arc<LowerFlushes>>,
+    /// Which lower layer has which block.
+    owners: Owners,
 }
 
 impl ChainDisk {
@@ -60,7 +64,9 @@ impl ChainDisk {
     pub fn new(top: Arc<dyn Disk<Sealed>>, discards: Arc<Discards>, lower: Vec<LowerLayer>) -> Self {
         let is_closing = lower.first().is_some_and(|layer| !layer.blocks.limits().read_only);
         let lower_flushes = is_closing.then(Arc::default);
-        Self { shared: Arc::new(Shared { top, discards, lower, lower_flushes }) }
+        let lower_bytes = lower.iter().map(|layer| layer.blocks.limits().size_bytes).max();
+        let owners = Owners::new(lower_bytes.unwrap_or_default());
+        Self { shared: Arc::new(Shared { top, discards, lower, lower_flushes, owners }) }
     }
 
     /// The flushes of the layer below the top, if that is not complete.

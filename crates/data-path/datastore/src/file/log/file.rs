@@ -23,6 +23,10 @@ const VOLUME_SHARE: u64 = 64;
 const DEFAULT_BYTES_MIN: u64 = 1 << 20;
 const DEFAULT_BYTES_MAX: u64 = 64 << 20;
 
+/// The most bytes of the log of a layer that lies on others. Its file is written while a snapshot
+/// or a linked clone is made, and many are made of one template.
+const BYTES_OVER_LAYERS_MAX: u64 = 16 << 20;
+
 /// The size of the writes that first fill the file.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -49,6 +53,11 @@ pub(in crate::file) fn bytes_for(asked: Option<u64>, size: VolumeSize) -> u64 {
     let bytes =
         asked.unwrap_or_else(|| (size.bytes() / VOLUME_SHARE).clamp(DEFAULT_BYTES_MIN, DEFAULT_BYTES_MAX));
     bytes.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / LOG_BYTES_STEP * LOG_BYTES_STEP
+}
+
+/// Bytes of the log of a new layer that lies on others.
+pub(in crate::file) fn bytes_over_layers(asked: Option<u64>, size: VolumeSize) -> u64 {
+    bytes_for(asked, size).min(BYTES_OVER_LAYERS_MAX)
 }
 
 /// How a new log appears to the process that opens it.

@@ -33,11 +33,10 @@ use crate::file::head::VolumeHead;
 use crate::file::lock::Sharing;
 use crate::file::open::{Access, Protection};
 use crate::file::open_files::{authenticate, open_envelopes, refuse_the_other_sort};
-use crate::file::storage::HOST;
+use crate::file::storage::{HOST, Storage};
 
 /// Opens the next layer of the volume at `path` to be rewritten, beside the processes that use the
-/// volume; `None` if none is left. The mark must be there. Only the host's file systems have
-/// several processes.
+/// volume; `None` if none is left. The mark must be there.
 ///
 /// # Errors
 /// [`DatastoreError::NotRewritable`] if the next layer still takes writes;
@@ -46,7 +45,19 @@ pub fn open_rewrite_beside(
     path: &Path,
     options: &ReencryptOptions<'_>,
 ) -> Result<Option<OpenRewrite>, DatastoreError> {
-    let directory = VolumeDirectory::open(HOST, path)?;
+    open_rewrite_beside_on(HOST, path, options)
+}
+
+/// [`open_rewrite_beside`], on any storage.
+///
+/// # Errors
+/// See [`open_rewrite_beside`].
+pub fn open_rewrite_beside_on(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &ReencryptOptions<'_>,
+) -> Result<Option<OpenRewrite>, DatastoreError> {
+    let directory = VolumeDirectory::open(storage, path)?;
     loop {
         let encoded = directory.read_descriptor()?;
         refuse_the_other_sort(path, encoded.unverified(), options.from)?;

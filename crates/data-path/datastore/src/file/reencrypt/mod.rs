@@ -43,7 +43,7 @@ use super::open_files::{context_of, deks_of};
 use super::rewrap::{keep_envelopes, record_of};
 use super::storage::HOST;
 
-pub use self::beside::open_rewrite_beside;
+pub use self::beside::{open_rewrite_beside, open_rewrite_beside_on};
 pub use self::job::{
     Reencryption, authenticated_between_keks, begin_reencryption, begin_reencryption_on, cancel_reencryption,
     cancel_reencryption_on,
