@@ -1,7 +1,10 @@
 //! Snapshots of an exposed volume: clients see a pause, a snapshot has all writes that were
 //! acknowledged before it, and a kill leaves the volume with the snapshot or without it.
 
+use std::path::PathBuf;
+
 use crate::worker_support::{NbdClient, VerifiedIo, Worker, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Finished, Protection, Scratch, Volume};
 
@@ -82,6 +85,57 @@ fn snapshots_are_made_while_clients_write() {
     assert_eq!(names_of(&volume), ["one", "three"]);
 }
 
+/// The worker goes on, with the connections of its clients: one that writes, one that sends nothing
+/// meanwhile, and one that connected before the volume grew.
+#[test]
+fn a_client_keeps_its_connection_over_snapshots() {
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "16M", Protection::Encrypted);
+    let exposed = volume.expose();
+    let worker = Worker::of(&volume);
+    let [mut idle, mut busy] = [(); 2].map(|()| NbdClient::connect(exposed.socket()).unwrap());
+    let found = |client: &mut NbdClient, at: u64| {
+        let mut block = [0; 4096];
+        client.read(at, &mut block).unwrap();
+        assert_eq!([block[0]; 4096], block, "a torn block");
+        block[0]
+    };
+    for round in 1..=5_u8 {
+        // A block that every layer has, and one that only this one has.
+        busy.write(0, &[round; 4096]).unwrap();
+        busy.write(u64::from(round) << 16, &[round; 4096]).unwrap();
+        let name = format!("s{round}");
+        snapshot(&volume, "create", &[&name]).success();
+        assert_eq!((found(&mut busy, 0), found(&mut idle, 0)), (round, round));
+        for earlier in 1..=round {
+            assert_eq!(found(&mut idle, u64::from(earlier) << 16), earlier);
+        }
+        let size_bytes = (16 << 20) * (u64::from(round) + 1);
+        let resize = serde_json::json!({ "resize": { "size_bytes": size_bytes, "least_generation": 0 } });
+        assert_eq!(ask(&volume, &resize)["resized"]["size_bytes"], size_bytes);
+    }
+    assert_eq!(Worker::of(&volume).id, worker.id);
+    // The logs of complete layers take no space, although the worker has them open.
+    let open = std::fs::read_dir(format!("/proc/{}/fd", worker.id)).unwrap();
+    let open = open.map(|entry| entry.unwrap().path());
+    let is_removed = |path: &PathBuf| {
+        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("/log-") && !to.exists())
+    };
+    let removed: Vec<_> = open.filter(is_removed).collect();
+    assert!(removed.iter().all(|path| std::fs::metadata(path).unwrap().len() == 0), "{removed:?}");
+    assert!(!removed.is_empty());
+    assert!(exposed.close().success());
+    volume.command("check", &["--data"]).success();
+    for round in (1..=5_u8).rev() {
+        snapshot_with_key(&volume, "revert", &[&format!("s{round}"), "--discard"]).success();
+        let exposed = volume.expose();
+        let mut client = NbdClient::connect(exposed.socket()).unwrap();
+        assert_eq!(found(&mut client, 0), round);
+        drop(client);
+        assert!(exposed.close().success());
+    }
+}
+
 #[test]
 fn what_is_killed_during_a_snapshot_leaves_the_volume_with_it_or_without() {
     let scratch = Scratch::new();
@@ -157,16 +211,12 @@ fn volumes_have_snapshots_of_one_instant() {
     let names: Vec<String> = (0..ROUNDS).map(|round| format!("s{round}")).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut clients: [Option<NbdClient>; 3] = [None, None, None];
+            // No snapshot ends their connections.
+            let mut clients = exposed.each_ref().map(|one| NbdClient::connect(one.socket()).unwrap());
             for number in 1_u64.. {
                 let at = number as usize % 3;
                 let block: Vec<u8> = number.to_le_bytes().repeat(512);
-                // An NBD client connects again when another worker serves.
-                let begun = std::time::Instant::now();
-                while clients[at].as_mut().is_none_or(|client| client.write(MARK_AT, &block).is_err()) {
-                    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "write {number}");
-                    clients[at] = NbdClient::connect(exposed[at].socket()).ok();
-                }
+                clients[at].write(MARK_AT, &block).unwrap();
                 written.store(number, std::sync::atomic::Ordering::SeqCst);
                 if is_over.load(std::sync::atomic::Ordering::SeqCst) {
                     break;
@@ -349,6 +399,15 @@ fn a_freeze_ends_with_its_lease() {
     assert_eq!(ask(&volume, &prepare), "snapshot_prepared");
     assert_eq!(ask(&volume, &freeze(10_000)), "frozen");
     assert_eq!(ask(&volume, &json!({ "abandon_snapshot": { "id": id } })), "snapshot_abandoned");
+    io.wait_for_more(OPERATIONS);
+    // The supervisor hangs: the worker goes on by itself when the lease is over, and no commit that
+    // comes later is obeyed.
+    assert_eq!(ask(&volume, &prepare), "snapshot_prepared");
+    assert_eq!(ask(&volume, &freeze(500)), "frozen");
+    exposed.process().signal(Signal::STOP);
+    io.wait_for_more(OPERATIONS);
+    exposed.process().signal(Signal::CONT);
+    assert_eq!(ask(&volume, &commit)["refused"]["code"], "not_frozen");
     io.wait_for_more(OPERATIONS);
     // The worker dies while nothing is served, and while a snapshot is only prepared.
     for is_frozen in [true, false] {

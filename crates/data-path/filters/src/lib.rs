@@ -5,6 +5,7 @@
 //! | [`blocksize`] | plain | plain | any alignment above, whole blocks below; home of the range locks |
 //! | [`crypt`] | plain | sealed | AES-256-XTS, the only way to a volume unless a person chose otherwise |
 //! | [`cleartext`] | plain | sealed | no encryption, for volumes that a person chose to keep clear |
+//! | [`switch`] | any | the same | replaces the disk below under running requests |
 //! | [`park`] | plain | plain | what finds no room waits until there is some, and the owner hears of it |
 //! | [`delay`] | any | the same | makes requests take longer: a test instrument |
 //! | [`error`] | any | the same | makes requests fail: a test instrument |
@@ -25,6 +26,7 @@ pub mod delay;
 pub mod error;
 pub mod park;
 mod random;
+pub mod switch;
 
 /// The kernel's number of "out of memory", on every architecture that Linux has.
 const ENOMEM: i32 = 12;

@@ -66,6 +66,7 @@ impl Closing {
         let shared = Arc::new(Shared { layer, stop, outcome: Mutex::new(Completion::UnderWay), told });
         let work = Arc::clone(&shared);
         shared.layer.layer.expect_destager(true);
+        shared.layer.layer.hold_destaging(false);
         // Request this before the work begins, so that it cannot override a later request to end at
         // once.
         shared.layer.layer.end_destaging(End::Empty);

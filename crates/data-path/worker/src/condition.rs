@@ -165,6 +165,15 @@ impl Condition {
     }
 }
 
+/// What has ended a wait for an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// There is an order, or the supervisor is gone.
+    Order,
+    /// The time is over.
+    Deadline,
+}
+
 /// The counts of blocks that did not match their tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct TagTrouble {
@@ -212,9 +221,17 @@ impl Teller {
     /// Includes in reports the counts of these tags, and the progress of completing the layer below
     /// the top.
     pub(crate) fn watch(&mut self, tags: Option<&TagsDisk>, closing: Option<ClosingWatch>) {
-        let all = tags.into_iter().chain(closing.as_ref().and_then(ClosingWatch::tags));
-        self.tags = all.map(|tags| tags.watch(Arc::clone(&self.waker))).collect();
+        let below = closing.as_ref().and_then(ClosingWatch::tags);
+        self.tags.extend(below.map(|tags| tags.watch(Arc::clone(&self.waker))));
+        self.watch_new_top(tags, closing);
+    }
+
+    /// As [`Self::watch`], where the layer below the new top is watched already.
+    pub(crate) fn watch_new_top(&mut self, tags: Option<&TagsDisk>, closing: Option<ClosingWatch>) {
+        self.tags.extend(tags.map(|tags| tags.watch(Arc::clone(&self.waker))));
         self.closing = closing;
+        // What was told is of another layer, which may have been as far.
+        self.told.2 = None;
     }
 
     /// Tells from now on how far a merge of two layers has come.
@@ -227,10 +244,15 @@ impl Teller {
         &self.waker
     }
 
-    /// Returns when an order has arrived or the supervisor is gone. Sends reports meanwhile.
-    pub(crate) fn await_order(&mut self, socket: &BirthSocket<Stdin>) -> Result<(), BirthError> {
+    /// Returns when an order has arrived, the supervisor is gone, or `until` has come. Sends
+    /// reports meanwhile.
+    pub(crate) fn await_order(
+        &mut self,
+        socket: &BirthSocket<Stdin>,
+        until: Option<Instant>,
+    ) -> Result<Awaited, BirthError> {
         loop {
-            let pending = self.tell(socket);
+            let pending = [self.tell(socket), until].into_iter().flatten().min();
             let left = pending.map(|at| timespec(at.saturating_duration_since(Instant::now())));
             let event = self.waker.event();
             let mut watched = [
@@ -246,7 +268,10 @@ impl Teller {
                 self.waker.reset();
             }
             if order {
-                return Ok(());
+                return Ok(Awaited::Order);
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(Awaited::Deadline);
             }
         }
     }

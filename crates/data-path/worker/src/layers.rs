@@ -14,6 +14,7 @@ use strongroom_datastore::file::{
 use strongroom_filters::blocksize::BlocksizeError;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
+use strongroom_filters::switch::SwitchError;
 use strongroom_io::{Disk, IoError, Plain, Sealed};
 use strongroom_types::KeyEpoch;
 use thiserror::Error;
@@ -68,6 +69,18 @@ pub enum StackError {
     /// First writes cannot be brought to the layer.
     #[error(transparent)]
     Destaging(#[from] DestagingError),
+    /// A new top on a layer that lies on one that is not complete.
+    #[error("the layer below the top is still being completed")]
+    Closing,
+    /// A new top, where the last writes cannot be made durable.
+    #[error("a flush failed, and no other one succeeds until the volume is exposed anew")]
+    FailedFlush,
+    /// A new top that is not as large as the volume.
+    #[error("the new layer does not have the volume's size")]
+    OtherSize,
+    /// The clients' threads do not change to other stages.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
     /// A size that the stages do not support.
     #[error(transparent)]
     Size(#[from] BlocksizeError),
@@ -115,6 +128,39 @@ pub struct PlainBlocks {
     pub closing: Option<ClosingLayer>,
     /// The stages for a merge, if one of the layers can be merged into the layer below it.
     pub merge: Option<MergeStages>,
+    layers: Layers,
+    keys: Option<Arc<EpochKeys>>,
+}
+
+/// The stages of each layer, for a new top over them.
+struct Layers {
+    /// The top's own blocks, with its log.
+    top: FileDisk,
+    /// All layers, the top first.
+    all: Vec<LowerLayer>,
+}
+
+impl PlainBlocks {
+    /// Assembles the stages of a new, empty top over these layers, whose stages stay as they are
+    /// and may be in use. The layer that was the top takes no more writes once the new stages are
+    /// used, and is to be completed.
+    pub fn with_new_top(&self, top: LayerBlocks, ciphers: Ciphers) -> Result<Self, StackError> {
+        let (newer, assembly) = Assembly::of(ciphers, 1 + self.layers.all.len())?;
+        let keys = match (&self.keys, newer) {
+            (Some(keys), Some(newer)) => Some(Arc::new(keys.followed_by(&newer)?)),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => return Err(StackError::NoKey),
+        };
+        let nearest = Some(Nearest { layer: self.layers.top.clone(), tags: self.tags.clone() });
+        let below = Below { layers: self.layers.all.clone(), nearest };
+        let blocks = Arc::clone(&top.disk) as Arc<dyn Disk<Sealed>>;
+        Ok(Self { merge: self.merge.clone(), ..assembly.on(blocks, top, below, keys)? })
+    }
+
+    /// The top's own blocks, with its log.
+    pub fn top(&self) -> &FileDisk {
+        &self.layers.top
+    }
 }
 
 /// Assembles the stages that turn `blocks` into plain blocks. `blocks` are the volume's own,
@@ -301,33 +347,49 @@ impl Assembly {
         lower: Vec<LayerBlocks>,
         keys: Option<Arc<EpochKeys>>,
     ) -> Result<PlainBlocks, StackError> {
+        let nearest = lower.first().map(|layer| FileDisk::clone(&layer.disk));
+        let lower = lower.into_iter().map(|layer| self.lower(layer)).collect::<Result<Vec<_>, _>>()?;
+        let takes_merge =
+            |layer: &AssembledLower| layer.layer.is_merged_into && !layer.layer.blocks.limits().read_only;
+        let into = lower.iter().position(takes_merge);
+        let merge = into.map(|into| MergeStages::between(&lower, into, keys.clone())).transpose()?;
+        let tags = lower.first().and_then(|layer| layer.tags.clone());
+        let nearest = nearest.map(|layer| Nearest { layer, tags });
+        let below = Below { layers: lower.into_iter().map(|lower| lower.layer).collect(), nearest };
+        Ok(PlainBlocks { merge, ..self.on(blocks, top, below, keys)? })
+    }
+
+    /// A top and the stages below it as one disk.
+    fn on(
+        &self,
+        blocks: Arc<dyn Disk<Sealed>>,
+        top: LayerBlocks,
+        below: Below,
+        keys: Option<Arc<EpochKeys>>,
+    ) -> Result<PlainBlocks, StackError> {
         let (top_bytes, top_epoch) = (blocks.limits().size_bytes, top.disk.write_epoch());
-        let top_discards = top.discards.clone();
-        let (mut sealed, tags) = self.tagged(blocks, &top)?;
-        let (mut chain, mut closing, mut merge) = (None, None, None);
-        if !lower.is_empty() {
-            let recorded = top_discards.ok_or(StackError::NoDiscards)?;
-            let discards = self.discards(recorded, top_bytes, top_epoch)?;
-            let below = lower.first().map(|layer| FileDisk::clone(&layer.disk));
-            let lower = lower.into_iter().map(|layer| self.lower(layer)).collect::<Result<Vec<_>, _>>()?;
-            let takes_merge =
-                |layer: &AssembledLower| layer.layer.is_merged_into && !layer.layer.blocks.limits().read_only;
-            if let Some(into) = lower.iter().position(takes_merge) {
-                merge = Some(MergeStages::between(&lower, into, keys.clone())?);
-            }
-            let below_stages =
-                lower.first().map(|layer| (Arc::clone(&layer.layer.blocks), layer.tags.clone()));
-            let disk = ChainDisk::new(sealed, discards, lower.into_iter().map(|lower| lower.layer).collect());
-            if let (Some(flushes), Some(layer), Some((blocks, tags))) =
-                (disk.lower_flushes(), below, below_stages)
-            {
-                closing = Some(ClosingLayer { layer, blocks, tags, flushes });
-            }
-            sealed = Arc::new(disk.clone());
-            chain = Some(disk);
-        }
-        let disk = over(sealed, keys);
-        Ok(PlainBlocks { disk, tags, chain, closing, merge })
+        let (sealed, tags) = self.tagged(blocks, &top)?;
+        let layer = FileDisk::clone(&top.disk);
+        let Below { layers: lower, nearest } = below;
+        let own = LowerLayer { blocks: Arc::clone(&sealed), discards: None, is_merged_into: false };
+        let Some((Nearest { layer: below, tags: below_tags }, first)) = nearest.zip(lower.first()) else {
+            let (disk, layers) = (over(sealed, keys.clone()), Layers { top: layer, all: vec![own] });
+            return Ok(PlainBlocks { disk, tags, chain: None, closing: None, merge: None, layers, keys });
+        };
+        let recorded = top.discards.ok_or(StackError::NoDiscards)?;
+        let discards = self.discards(recorded, top_bytes, top_epoch)?;
+        let own = LowerLayer { discards: Some(Arc::clone(&discards)), ..own };
+        let chain = ChainDisk::new(sealed, discards, lower.clone());
+        let closing = chain.lower_flushes().map(|flushes| ClosingLayer {
+            layer: below,
+            blocks: Arc::clone(&first.blocks),
+            tags: below_tags,
+            flushes,
+        });
+        let disk = over(Arc::new(chain.clone()), keys.clone());
+        let all = std::iter::once(own).chain(lower).collect();
+        let layers = Layers { top: layer, all };
+        Ok(PlainBlocks { disk, tags, chain: Some(chain), closing, merge: None, layers, keys })
     }
 
     /// Blocks, with the stage of their tags if they have any.
@@ -360,6 +422,20 @@ impl Assembly {
         let discards = discards.transpose()?;
         Ok(AssembledLower { layer: LowerLayer { blocks, discards, is_merged_into }, tags, write_epoch })
     }
+}
+
+/// The layers that a top lies on.
+struct Below {
+    /// Nearest first.
+    layers: Vec<LowerLayer>,
+    nearest: Option<Nearest>,
+}
+
+/// The nearest of them, if it has yet to be completed.
+struct Nearest {
+    /// Its own blocks, with its log.
+    layer: FileDisk,
+    tags: Option<TagsDisk>,
 }
 
 /// A layer below the top, and the stage of its tags if it has any.

@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strongroom_datastore::file::{Deks, End, OpenLayer};
@@ -21,13 +21,14 @@ use thiserror::Error;
 
 use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
 use crate::closing::Closing;
+use crate::condition::{Awaited, Completion};
 use crate::destaging::{Destaging, DestagingError};
 use crate::layers::{Ciphers, StackError};
 use crate::merging::{MergeOrder, Merging};
 use crate::placement::SYSFS;
 use crate::process::{ProcessError, prepare_for_keys};
 use crate::service::{Service, ServiceError, Serving};
-use crate::stack::{Stack, memory_disk};
+use crate::stack::{NewTop, Stack, memory_disk};
 use strongroom_confine::{Confinement, SandboxError, confine};
 
 /// The reasons why a worker ends early.
@@ -108,7 +109,7 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
     confine(&Confinement { user, ..Confinement::default() })?;
     let service = service.start_threads()?;
     points::worker_state(WorkerState::Ready);
-    socket.send(&Report::Ready { program: env!("CARGO_PKG_VERSION").to_owned() }, &[])?;
+    socket.send(&Report::Ready { program: env!("CARGO_PKG_VERSION").to_owned(), changes_top: true }, &[])?;
     Worker { service, ciphers: None, serving: None, in_memory: None }.follow(socket)
 }
 
@@ -138,9 +139,30 @@ struct Served {
     closing: Option<Closing>,
     /// The merge of two layers below the top, if one was ordered.
     merging: Option<Merging>,
+    /// The next top, until it is served.
+    coming: Option<ComingTop>,
+}
+
+/// A new top that is not served yet.
+struct ComingTop {
+    top: NewTop,
+    destaging: Destaging,
+    /// Until when clients' requests are held for it, if they are.
+    frozen_until: Option<Instant>,
 }
 
 impl Served {
+    /// Forgets the next top, and serves held requests as before.
+    fn withdraw_top(&mut self) {
+        let Some(ComingTop { top, destaging, frozen_until: _ }) = self.coming.take() else { return };
+        self.stack.abandon_top();
+        self.stack.hold_destaging(false);
+        if let Err(error) = destaging.end(End::Now) {
+            tracing::warn!(%error, "the log of a layer that was not used is not left in order");
+        }
+        drop(top);
+    }
+
     fn has_failed_flush(&self) -> bool {
         self.stack.has_failed_flush() || self.closing.as_ref().is_some_and(Closing::has_failed_flush)
     }
@@ -150,13 +172,26 @@ impl Worker {
     /// Follows orders until the last one.
     fn follow(mut self, socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
         loop {
-            let (order, files) = match self.service.teller.await_order(socket).and_then(|()| socket.receive())
-            {
+            let frozen_until = self.serving.as_ref().and_then(|served| served.coming.as_ref()?.frozen_until);
+            let received = match self.service.teller.await_order(socket, frozen_until) {
+                Ok(Awaited::Deadline) => {
+                    tracing::warn!(
+                        "the volume was frozen for too long, and clients go on without the snapshot"
+                    );
+                    self.serving.iter_mut().for_each(Served::withdraw_top);
+                    continue;
+                }
+                Ok(Awaited::Order) => socket.receive(),
+                Err(error) => Err(error),
+            };
+            let (order, files) = match received {
                 Ok(received) => received,
                 Err(BirthError::Gone) => {
                     tracing::warn!("the supervisor is gone: the volume is closed");
                     // The same as if this process were killed, but in order.
-                    let closed = self.serving.map_or(Ok(()), |served| {
+                    let closed = self.serving.map_or(Ok(()), |mut served| {
+                        // Nobody is left who could commit.
+                        served.withdraw_top();
                         let closed = served.serving.close();
                         empty_log(served.destaging);
                         closed
@@ -186,11 +221,7 @@ impl Worker {
                     socket.send(&Report::Serving, &[])?;
                 }
                 Order::Grow { size_bytes } => {
-                    let report = match self.grow(size_bytes) {
-                        Ok(()) => Report::Grown,
-                        Err(error) => Report::Failed { reason: error.to_string() },
-                    };
-                    socket.send(&report, &[])?;
+                    socket.send(&answer(self.grow(size_bytes), Report::Grown), &[])?;
                 }
                 Order::HoldDestaging(is_held) => {
                     if let Some(served) = &self.serving {
@@ -198,11 +229,27 @@ impl Worker {
                     }
                 }
                 Order::Merge(order) => {
-                    let report = match self.merge(order) {
-                        Ok(()) => Report::Merging,
-                        Err(error) => Report::Failed { reason: error.to_string() },
-                    };
-                    socket.send(&report, &[])?;
+                    socket.send(&answer(self.merge(order), Report::Merging), &[])?;
+                }
+                Order::PrepareTop { layer, keys } => {
+                    // The secrets are received in any case.
+                    let ciphers = receive_keys(socket, keys);
+                    let top = OpenLayer::from_files(layer, &[], &mut files.into_iter());
+                    let prepared = ciphers.and_then(|ciphers| {
+                        self.prepare_top(top.ok_or_else(|| missing("all files of the layer"))?, ciphers)
+                    });
+                    socket.send(&answer(prepared, Report::TopPrepared), &[])?;
+                }
+                Order::Freeze { lease_ms } => {
+                    let frozen = self.freeze(Duration::from_millis(lease_ms));
+                    socket.send(&answer(frozen, Report::Frozen), &[])?;
+                }
+                Order::ChangeTop { completes_after_ms } => {
+                    self.change_top(socket, Duration::from_millis(completes_after_ms))?;
+                }
+                Order::WithdrawTop => {
+                    self.serving.iter_mut().for_each(Served::withdraw_top);
+                    socket.send(&Report::TopWithdrawn, &[])?;
                 }
                 Order::Suspend => self.suspend(socket, false)?,
                 Order::HandOver => self.suspend(socket, true)?,
@@ -235,7 +282,7 @@ impl Worker {
         self.service.teller.watch(stack.tags(), closing.as_ref().map(Closing::watch));
         let serving = self.service.serve(stack.disk(), sessions, session_files)?;
         self.service.teller.watch_merge(None);
-        self.serving = Some(Served { serving, stack, destaging, closing, merging: None });
+        self.serving = Some(Served { serving, stack, destaging, closing, merging: None, coming: None });
         Ok(())
     }
 
@@ -264,17 +311,84 @@ impl Worker {
         Ok(())
     }
 
+    /// Prepares a new top beside the one that is served.
+    fn prepare_top(&mut self, layer: OpenLayer, ciphers: Ciphers) -> Result<(), WorkerError> {
+        let served = self.serving.as_mut().ok_or_else(|| missing("something to put a top on"))?;
+        served.withdraw_top();
+        if let Some(closing) = &served.closing {
+            if closing.watch().outcome() != Completion::Complete {
+                return Err(StackError::Closing.into());
+            }
+            // A successor is told of it from now on as of any other lower layer.
+            served.stack.end_closing(closing);
+            served.closing = None;
+        }
+        let top = served.stack.prepare_top(layer, ciphers)?;
+        match top.destage(&self.service.destage_lanes) {
+            Ok(destaging) => served.coming = Some(ComingTop { top, destaging, frozen_until: None }),
+            Err(error) => {
+                served.stack.abandon_top();
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds clients' requests for the new top, and waits until none is under way.
+    fn freeze(&mut self, lease: Duration) -> Result<(), WorkerError> {
+        let until = Instant::now() + lease;
+        let served = self.serving.as_mut().ok_or_else(|| missing("something to freeze"))?;
+        served.stack.freeze(lease)?;
+        if served.has_failed_flush() {
+            served.withdraw_top();
+            return Err(StackError::FailedFlush.into());
+        }
+        if let Some(coming) = &mut served.coming {
+            coming.frozen_until = Some(until);
+        }
+        Ok(())
+    }
+
+    /// Serves the volume over the new top, and begins to complete the former one after a delay.
+    fn change_top(
+        &mut self,
+        socket: &BirthSocket<io::Stdin>,
+        completes_after: Duration,
+    ) -> Result<(), WorkerError> {
+        let served = self.serving.as_mut().ok_or_else(|| missing("something to put a top on"))?;
+        let is_frozen = |coming: &ComingTop| coming.frozen_until.is_some_and(|until| Instant::now() < until);
+        let Some(ComingTop { top, destaging, .. }) = served.coming.take_if(|coming| is_frozen(coming)) else {
+            served.withdraw_top();
+            let reason = "clients' requests are not held any more".to_owned();
+            return Ok(socket.send(&Report::Failed { reason }, &[])?);
+        };
+        let former = served.stack.change_top(top)?;
+        // Clients go on. The supervisor may be holding others up.
+        socket.send(&Report::TopChanged { former: former.facts }, &former.files())?;
+        drop(former);
+        let former_destaging = std::mem::replace(&mut served.destaging, destaging);
+        if let Err(error) = former_destaging.end(End::Now) {
+            tracing::warn!(%error, "the first-write log of the former top is emptied again from its beginning");
+        }
+        let Service { destage_lanes, teller, .. } = &mut self.service;
+        let told = Arc::clone(teller.waker());
+        let closing = served.stack.complete_lower(completes_after, destage_lanes, told);
+        served.closing = closing.map_err(DestagingError::Open)?;
+        teller.watch_new_top(served.stack.tags(), served.closing.as_ref().map(Closing::watch));
+        Ok(())
+    }
+
     /// Drains, and hands everything over. From then on the sessions belong to the successor, and
     /// this worker can only end. The successor gets the indexes of logs if it knows them.
     fn suspend(&mut self, socket: &BirthSocket<io::Stdin>, with_indexes: bool) -> Result<(), WorkerError> {
-        let served = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
+        let mut served = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
+        served.withdraw_top();
         if served.has_failed_flush() {
             self.serving = Some(served);
-            let reason =
-                "a flush failed, and no other one succeeds until the volume is exposed anew".to_owned();
+            let reason = StackError::FailedFlush.to_string();
             return Ok(socket.send(&Report::Failed { reason }, &[])?);
         }
-        let Served { serving, mut stack, destaging, closing, merging } = served;
+        let Served { serving, mut stack, destaging, closing, merging, coming: _ } = served;
         // While clients are still served.
         let merged_bytes = merging.map_or(0, |merging| merging.end());
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
@@ -296,12 +410,13 @@ impl Worker {
     }
 
     /// Drains, flushes, and releases the volume.
-    fn end(self) -> Result<(), String> {
+    fn end(mut self) -> Result<(), String> {
+        self.serving.iter_mut().for_each(Served::withdraw_top);
         if let Some(serving) = self.in_memory {
             return serving.stop();
         }
         match self.serving {
-            Some(Served { serving, stack: _stack, destaging, closing, merging }) => {
+            Some(Served { serving, stack: _stack, destaging, closing, merging, coming: _ }) => {
                 let stopped = serving.stop();
                 match stopped {
                     Ok(()) => empty_log(destaging),
@@ -337,6 +452,14 @@ fn receive_keys(socket: &BirthSocket<io::Stdin>, keys: Keys) -> Result<Ciphers, 
             Ok(Ciphers::of(deks?)?)
         }
         Keys::Unencrypted => Ok(Ciphers::Unencrypted),
+    }
+}
+
+/// The report on an order that was followed, or not.
+fn answer(followed: Result<(), WorkerError>, report: Report) -> Report {
+    match followed {
+        Ok(()) => report,
+        Err(error) => Report::Failed { reason: error.to_string() },
     }
 }
 

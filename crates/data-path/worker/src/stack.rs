@@ -1,27 +1,29 @@
 //! Turns an open volume into the disk that a frontend serves.
 //!
 //! ```text
-//! frontend -> blocksize (any byte, exact size, range locks) -> crypt or cleartext
+//! frontend -> blocksize (any byte, exact size, range locks) -> switch -> crypt or cleartext
 //!     -> chain, of a volume of several layers -> for each: tags, if it has them -> the layer's blocks
 //! ```
 //!
-//! The part from crypt on is assembled in [`layers`](crate::layers).
+//! The part from crypt on is assembled in [`layers`](crate::layers). The switch exchanges it for
+//! one with a new top, over the same stages of the layers below, when a snapshot is made.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use strongroom_datastore::file::chain::ChainDisk;
 use strongroom_datastore::file::tags::TagsDisk;
-use strongroom_datastore::file::{FileDisk, OpenLayer, OpenVolume};
+use strongroom_datastore::file::{OpenLayer, OpenVolume};
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::blocksize::BlocksizeDisk;
+use strongroom_filters::switch::SwitchDisk;
 use strongroom_io::{
     Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Sealed, Thread, Waker,
 };
 use strongroom_ring::Lanes;
 use strongroom_types::{Extent, KeyEpoch, VolumeSize};
 
-use crate::closing::{Closing, ClosingLayer};
+use crate::closing::Closing;
 use crate::destaging::{Destaging, DestagingError};
 use crate::layers::{
     Ciphers, MergeStages, PlainBlocks, StackError, plain_blocks_over, plain_over, plain_over_alone,
@@ -30,18 +32,34 @@ use crate::layers::{
 /// The unit that clients address: NBD addresses bytes, and a guest's sectors are multiples of them.
 const UNIT_BYTES: u32 = 1;
 
-/// The stages of a served volume, kept separately so that it can grow while it is served.
+/// How long clients' threads may take to open a new top. They do it between two requests; one that
+/// maps a large disk for an NBD client is slow.
+const PREPARES_WITHIN: Duration = Duration::from_secs(5);
+
+/// The stages of a served volume, kept separately so that it can grow, and get a new top, while it
+/// is served.
 pub struct Stack {
-    layer: FileDisk,
-    tags: Option<TagsDisk>,
-    chain: Option<ChainDisk>,
+    plain: PlainBlocks,
     /// All layers with their open files, for a successor.
     open: OpenLayer,
-    /// The layer below the top, until its completion begins.
-    closing: Option<ClosingLayer>,
-    /// The stages for a merge, if a layer can be merged into the one below it.
-    merge: Option<MergeStages>,
+    switch: Arc<SwitchDisk<Plain>>,
     blocks: Arc<BlocksizeDisk>,
+}
+
+/// A new, empty top, and the stages through which it will be served over the present ones.
+pub struct NewTop {
+    plain: PlainBlocks,
+    /// All layers with their open files.
+    open: OpenLayer,
+    /// The files of the layer that is the top until then.
+    former: OpenLayer,
+}
+
+impl NewTop {
+    /// Begins to bring first writes from its log to it.
+    pub fn destage(&self, lanes: &Lanes) -> Result<Destaging, DestagingError> {
+        Destaging::on(self.plain.top(), lanes)
+    }
 }
 
 impl Stack {
@@ -50,12 +68,55 @@ impl Stack {
         let mut open = layer.try_clone().map_err(StackError::Files)?;
         open.drop_log_indexes();
         let (top, below) = layer.into_blocks()?;
-        let layer = FileDisk::clone(&top.disk);
-        let PlainBlocks { disk, tags, chain, closing, merge } =
-            plain_over(Arc::new(layer.clone()), top, below, ciphers)?;
+        let plain = plain_over(Arc::clone(&top.disk) as _, top, below, ciphers)?;
         let size_bytes = open.facts.size_bytes.bytes();
-        let blocks = BlocksizeDisk::new(disk, size_bytes, UNIT_BYTES, RangeLocks::new())?;
-        Ok(Self { layer, tags, chain, open, closing, merge, blocks: Arc::new(blocks) })
+        let switch = Arc::new(SwitchDisk::new(Arc::clone(&plain.disk)));
+        let blocks = BlocksizeDisk::new(Arc::clone(&switch) as _, size_bytes, UNIT_BYTES, RangeLocks::new())?;
+        Ok(Self { plain, open, switch, blocks: Arc::new(blocks) })
+    }
+
+    /// Prepares a new, empty top beside the present one, on the clients' threads too. `ciphers` are
+    /// those of its own epochs.
+    ///
+    /// # Errors
+    /// Clients are served as before.
+    pub fn prepare_top(&self, top: OpenLayer, ciphers: Ciphers) -> Result<NewTop, StackError> {
+        let mut open = top.try_clone_top().map_err(StackError::Files)?;
+        open.drop_log_indexes();
+        let former = self.open.try_clone_top().map_err(StackError::Files)?;
+        let open = self.open.try_clone().map_err(StackError::Files)?.below(open);
+        if open.facts.size_bytes != self.open.facts.size_bytes {
+            return Err(StackError::OtherSize);
+        }
+        let (top, _) = top.into_blocks()?;
+        let plain = self.plain.with_new_top(top, ciphers)?;
+        self.switch.prepare(Arc::clone(&plain.disk), PREPARES_WITHIN)?;
+        Ok(NewTop { plain, open, former })
+    }
+
+    /// Holds clients' requests, and waits until none is under way.
+    ///
+    /// # Errors
+    /// Clients are served as before.
+    pub fn freeze(&self, within: Duration) -> Result<(), StackError> {
+        Ok(self.switch.freeze(within)?)
+    }
+
+    /// Serves the held requests, and all others, as before.
+    pub fn abandon_top(&self) {
+        self.switch.abandon();
+    }
+
+    /// Serves the held requests, and all others, over the new top. Returns the former top's open
+    /// files, which take no more writes of clients.
+    ///
+    /// # Errors
+    /// If clients are not frozen; they are served as before.
+    pub fn change_top(&mut self, top: NewTop) -> Result<OpenLayer, StackError> {
+        self.switch.commit()?;
+        let NewTop { plain, open, former } = top;
+        (self.plain, self.open) = (plain, open);
+        Ok(former)
     }
 
     /// Begins to complete the layer below the top after a delay, if it is not complete. `told` is
@@ -66,12 +127,12 @@ impl Stack {
         lanes: &Lanes,
         told: Arc<Waker>,
     ) -> Result<Option<Closing>, IoError> {
-        self.closing.take().map(|layer| Closing::begin(layer, after, lanes, told)).transpose()
+        self.plain.closing.take().map(|layer| Closing::begin(layer, after, lanes, told)).transpose()
     }
 
     /// The stages for a merge, if the layers were opened for one.
     pub fn merge_stages(&self) -> Option<MergeStages> {
-        self.merge.clone()
+        self.plain.merge.clone()
     }
 
     /// Records the state of the layer below the top, for a successor.
@@ -96,7 +157,7 @@ impl Stack {
 
     /// Brings nothing from the log to the layer as long as the log has room.
     pub fn hold_destaging(&self, is_held: bool) {
-        self.layer.hold_destaging(is_held);
+        self.plain.top().hold_destaging(is_held);
     }
 
     /// The disk that a frontend serves.
@@ -106,7 +167,7 @@ impl Stack {
 
     /// Makes the added space usable, even while channels are open.
     pub fn grow(&mut self, size: VolumeSize) -> Result<(), StackError> {
-        self.layer.set_size(size);
+        self.plain.top().set_size(size);
         self.blocks.grow(size.bytes())?;
         self.open.facts.size_bytes = size;
         Ok(())
@@ -123,14 +184,14 @@ impl Stack {
 
     /// The top layer's stage of tags, if it has any.
     pub fn tags(&self) -> Option<&TagsDisk> {
-        self.tags.as_ref()
+        self.plain.tags.as_ref()
     }
 
     /// Whether a flush has failed. A successor would not know that.
     pub fn has_failed_flush(&self) -> bool {
-        self.layer.has_failed_flush()
-            || self.tags.as_ref().is_some_and(TagsDisk::has_failed_flush)
-            || self.chain.as_ref().is_some_and(ChainDisk::has_failed_record)
+        self.plain.top().has_failed_flush()
+            || self.plain.tags.as_ref().is_some_and(TagsDisk::has_failed_flush)
+            || self.plain.chain.as_ref().is_some_and(ChainDisk::has_failed_record)
     }
 
     /// Leaves log and tags, if there are any, in order for a successor. Nothing may be in flight.
@@ -139,20 +200,20 @@ impl Stack {
     pub fn close(&mut self, in_order: bool) {
         let facts = &mut self.open.facts;
         if let Some(log) = &mut facts.log {
-            log.handed_over = in_order && !self.layer.has_failed_flush();
+            log.handed_over = in_order && !self.plain.top().has_failed_flush();
         }
-        if let (Some(chain), Some(discards)) = (&self.chain, &mut facts.discards) {
+        if let (Some(chain), Some(discards)) = (&self.plain.chain, &mut facts.discards) {
             discards.is_durable = !chain.has_failed_record();
         }
-        if let (Some(tags), Some(facts)) = (&self.tags, &mut facts.tags) {
+        if let (Some(tags), Some(facts)) = (&self.plain.tags, &mut facts.tags) {
             facts.handed_over = tags.close();
         }
-        self.open.set_log_index(self.layer.log_index().filter(|_| in_order));
+        self.open.set_log_index(self.plain.top().log_index().filter(|_| in_order));
     }
 
     /// Begins to bring first writes from the layer's log to the layer.
     pub fn destage(&self, lanes: &Lanes) -> Result<Destaging, DestagingError> {
-        Destaging::on(&self.layer, lanes)
+        Destaging::on(self.plain.top(), lanes)
     }
 }
 

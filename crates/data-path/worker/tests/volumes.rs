@@ -5,22 +5,29 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use strongroom_datastore::file::*;
 use strongroom_io::conformance::{Conformance, Driver, Setup};
-use strongroom_io::{Disk, IoError, Plain, Request};
+use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Plain, Request, Thread, Waker};
 use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_ring::Ring;
+use strongroom_ring::{Lanes, Ring};
 use strongroom_types::{BLOCK_BYTES, Extent, VolumeSize};
-use strongroom_worker::stack::assemble_destaged;
+use strongroom_worker::Destaging;
+use strongroom_worker::condition::Completion;
+use strongroom_worker::layers::Ciphers;
+use strongroom_worker::stack::{Stack, assemble_destaged};
 
 const SECTOR_BYTES: u64 = 512;
 const DEPTH: usize = 8;
 const POOL_BYTES: usize = 4 << 20;
+
+/// The most tops of a volume that gets new ones while it is used.
+const TOPS_MAX: usize = 12;
 
 /// A ring that was just closed releases its files a moment later.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
@@ -104,6 +111,198 @@ fn a_clear_volume_conforms() {
 #[test]
 fn a_volume_on_tmpfs_conforms() {
     passes("/dev/shm", true, Provisioning::Thin);
+}
+
+/// A volume that gets one new top after the other while it is used.
+struct Topped {
+    disk: Arc<dyn Disk<Plain>>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Topped {
+    fn over(volume: Volume, changes: Arc<AtomicU64>) -> Self {
+        let (served, serving) = std::sync::mpsc::channel();
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&ends);
+        let thread = std::thread::spawn(move || {
+            let mut top = Top::serve(&volume);
+            served.send(top.stack.disk()).unwrap();
+            for number in 1..TOPS_MAX {
+                if ended.load(Ordering::SeqCst) {
+                    break;
+                }
+                // One in three is abandoned.
+                top = top.next(&volume, number % 3 == 2, &changes);
+            }
+            // It empties the log as long as there are clients.
+            while !ended.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self { disk: serving.recv().unwrap(), ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Topped {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::SeqCst);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+impl Disk<Plain> for Topped {
+    fn limits(&self) -> Limits {
+        self.disk.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Plain>>, IoError> {
+        self.disk.open(thread, depth)
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.disk.allocation(extent, report)
+    }
+}
+
+/// A volume as a worker serves it, with its supervisor's side.
+struct Top {
+    head: VolumeHead,
+    stack: Stack,
+    lanes: Lanes,
+    destaging: Destaging,
+}
+
+impl Top {
+    fn serve(volume: &Volume) -> Self {
+        let protection = volume.protection();
+        let access = Access::ReadWrite;
+        let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation: 0 };
+        let (head, layer, deks) = open_apart(&volume.path, &options).unwrap();
+        let stack = Stack::new(layer, ciphers(deks)).unwrap();
+        let lanes = Lanes::start("destage", 2, 64).unwrap();
+        let destaging = stack.destage(&lanes).unwrap();
+        Self { head, stack, lanes, destaging }
+    }
+
+    /// Prepares a new top, and changes over to it unless that is abandoned, or a request does not
+    /// end in time.
+    fn next(mut self, volume: &Volume, is_abandoned: bool, changes: &AtomicU64) -> Self {
+        self.stack.hold_destaging(true);
+        self.head.prepare_layer(volume.protection(), Some(LOG_BYTES_MIN)).unwrap();
+        let (top, deks) = self.head.open_prepared(volume.protection()).unwrap();
+        let prepared = self.stack.prepare_top(top, ciphers(deks));
+        let frozen = prepared.and_then(|top| self.stack.freeze(Duration::from_secs(1)).map(|()| top));
+        let top = match frozen {
+            Ok(top) if !is_abandoned => top,
+            _ => {
+                self.stack.abandon_top();
+                self.stack.hold_destaging(false);
+                self.head.withdraw_layer(volume.protection()).unwrap();
+                return self;
+            }
+        };
+        let destaging = top.destage(&self.lanes).unwrap();
+        self.stack.change_top(top).unwrap();
+        changes.fetch_add(1, Ordering::SeqCst);
+        std::mem::replace(&mut self.destaging, destaging).end(End::Now).unwrap();
+        let told = Arc::new(Waker::new().unwrap());
+        let closing = self.stack.complete_lower(Duration::ZERO, &self.lanes, told).unwrap().unwrap();
+        while closing.watch().outcome() != Completion::Complete {
+            assert_eq!(closing.watch().outcome(), Completion::UnderWay);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.stack.end_closing(&closing);
+        self.head.settle_layer(None, volume.protection()).unwrap();
+        self
+    }
+}
+
+fn ciphers(deks: Deks) -> Ciphers {
+    if deks.is_empty() { Ciphers::Unencrypted } else { Ciphers::of(deks).unwrap() }
+}
+
+fn gets_new_tops(encrypted: bool, integrity: bool) {
+    let datastore = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (count, changes) = (AtomicU64::new(0), Arc::<AtomicU64>::default());
+    let made = Arc::clone(&changes);
+    let suite = Conformance::<Plain>::new(move || {
+        let path = datastore.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
+        let volume = Volume::create(path, encrypted, integrity, Provisioning::Thin, (5 << 20) + 1536);
+        Topped::over(volume, Arc::clone(&made))
+    });
+    if let Err(failure) = suite.event_loops(ring).run() {
+        panic!("{failure}");
+    }
+    let changes = changes.load(Ordering::SeqCst);
+    assert!(changes > 20, "only {changes} new tops");
+}
+
+#[test]
+fn a_volume_conforms_while_it_gets_new_tops() {
+    gets_new_tops(true, true);
+}
+
+#[test]
+fn a_clear_volume_conforms_while_it_gets_new_tops() {
+    gets_new_tops(false, false);
+}
+
+/// What was answered before each change and after it is found by the next process, in a volume that
+/// grows in between.
+#[test]
+fn a_volume_with_new_tops_keeps_what_was_answered_and_grows() {
+    let datastore = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let volume = Volume::create(datastore.path().join("v"), true, true, Provisioning::Thin, 1 << 20);
+    let top = Top::serve(&volume);
+    let disk = top.stack.disk();
+    let (size_bytes, ends) = (AtomicU64::new(1 << 20), AtomicBool::new(false));
+    let (fills, top) = std::thread::scope(|scope| {
+        let mut top = top;
+        let client = scope.spawn(|| {
+            let mut client = Driver::<Plain>::open(&*disk, &Setup::on(ring), DEPTH, POOL_BYTES, 0).unwrap();
+            let mut fills = Vec::new();
+            for turn in 1_u64.. {
+                let blocks = size_bytes.load(Ordering::SeqCst) / BLOCK_BYTES;
+                fills.resize(blocks as usize, 0_u8);
+                let (number, fill) = (turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) % blocks, turn as u8);
+                let extent = Extent::between(number * BLOCK_BYTES, (number + 1) * BLOCK_BYTES);
+                assert!(client.read(extent).unwrap() == [fills[number as usize]; 4096]);
+                let from = client.memory.with::<Plain>(&[fill; 4096], &mut client.random).unwrap();
+                client.succeed(Request::Write { extent, from, durable: turn.is_multiple_of(7) }).unwrap();
+                fills[number as usize] = fill;
+                if turn.is_multiple_of(5) {
+                    client.succeed(Request::Flush).unwrap();
+                }
+                if ends.load(Ordering::SeqCst) {
+                    break;
+                }
+            }
+            fills
+        });
+        for round in 2..=6_u64 {
+            let changes = AtomicU64::new(0);
+            top = top.next(&volume, round == 4, &changes);
+            let size = VolumeSize::new(round << 20).unwrap();
+            top.head.grow(size, volume.protection()).unwrap();
+            top.stack.grow(size).unwrap();
+            size_bytes.store(size.bytes(), Ordering::SeqCst);
+        }
+        ends.store(true, Ordering::SeqCst);
+        (client.join().unwrap(), top)
+    });
+    let Top { head, stack, lanes, destaging } = top;
+    destaging.end(End::Now).unwrap();
+    drop((disk, stack, lanes, head));
+    let mut client = Driver::<Plain>::open(&*volume.disk(), &Setup::on(ring), DEPTH, POOL_BYTES, 0).unwrap();
+    for (number, fill) in (0..).zip(fills) {
+        let extent = Extent::between(number * BLOCK_BYTES, (number + 1) * BLOCK_BYTES);
+        assert!(client.read(extent).unwrap() == [fill; 4096], "block {number}");
+    }
 }
 
 #[derive(Clone, Debug)]

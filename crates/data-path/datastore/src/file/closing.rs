@@ -24,7 +24,7 @@ use super::add_layer::{
 };
 use super::descriptor::Descriptor;
 use super::directory::{VolumeDirectory, log_name, system};
-use super::disk::{LockedLayer, OpenLayer};
+use super::disk::{LayerBlocks, LockedLayer, OpenLayer};
 use super::error::DatastoreError;
 use super::group::{GroupMark, GroupPart, GroupTerms};
 use super::head::VolumeHead;
@@ -91,11 +91,26 @@ impl VolumeHead {
     }
 
     /// Opens and locks the prepared top, to which nothing has been written. Returns its open files,
-    /// and the keys of all layers.
+    /// and the keys of its own epochs.
     ///
     /// # Errors
     /// If its files cannot be opened.
     pub fn open_prepared(&self, protection: Protection<'_>) -> Result<(OpenLayer, Deks), DatastoreError> {
+        let (top, deks) = self.lock_prepared(protection)?;
+        Ok((top.hand_over(&self.directory.path)?, deks))
+    }
+
+    /// As [`Self::open_prepared`], for the process itself, on any file system.
+    ///
+    /// # Errors
+    /// If its files cannot be opened.
+    pub fn prepared_blocks(&self, protection: Protection<'_>) -> Result<(LayerBlocks, Deks), DatastoreError> {
+        let (top, deks) = self.lock_prepared(protection)?;
+        let damaged = log::damaged(&self.directory.path, self.descriptor.top);
+        Ok((top.into_blocks().map_err(damaged)?.0, deks))
+    }
+
+    fn lock_prepared(&self, protection: Protection<'_>) -> Result<(LockedLayer, Deks), DatastoreError> {
         let (directory, descriptor) = (&self.directory, &self.descriptor);
         let path = &directory.path;
         let top = descriptor.layer(descriptor.top).ok_or_else(|| DatastoreError::Damaged {
@@ -109,7 +124,9 @@ impl VolumeHead {
         let opening = Opening { directory, file_system, descriptor, options: &options, sharing };
         let mut layer = opening.open(top)?;
         layer.set_new();
-        Ok((layer.hand_over(path)?, self.deks(protection)?))
+        let mut deks = self.deks(protection)?;
+        deks.retain(|(epoch, _)| top.epochs.iter().any(|record| record.epoch == *epoch));
+        Ok((layer, deks))
     }
 
     /// Removes a prepared top. Nothing may have been written to it.
@@ -200,6 +217,11 @@ fn settled(descriptor: &Descriptor) -> Descriptor {
 
 /// Removes the log of a layer that no longer has one.
 fn remove_log(directory: &VolumeDirectory, layer: LayerId) {
+    // The process that does the I/O has it open as long as it serves the layer, and reads nothing
+    // there any more: its space is given back now.
+    if let Ok(log) = directory.file(&log_name(layer), OFlags::RDWR) {
+        let _ = log.set_length(0);
+    }
     // No descriptor names it any more: if it stays, it is a leftover.
     let _ = directory.handle.remove(&log_name(layer));
 }

@@ -84,6 +84,12 @@ impl OpenLayer {
     /// Duplicates it with all of its [files](Self::files), for another process. The locks go with
     /// them.
     pub fn try_clone(&self) -> Result<Self, Errno> {
+        let lower = self.lower.iter().map(Self::try_clone).collect::<Result<_, _>>()?;
+        Ok(Self { lower, ..self.try_clone_top()? })
+    }
+
+    /// Duplicates it without the layers below it.
+    pub fn try_clone_top(&self) -> Result<Self, Errno> {
         let clone = |file: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(file, 0);
         Ok(Self {
             file: clone(&self.file)?,
@@ -92,7 +98,7 @@ impl OpenLayer {
             tags: self.tags.as_ref().map(clone).transpose()?,
             discards: self.discards.as_ref().map(clone).transpose()?,
             facts: self.facts,
-            lower: self.lower.iter().map(Self::try_clone).collect::<Result<_, _>>()?,
+            lower: Vec::new(),
         })
     }
 

@@ -81,6 +81,19 @@ impl EpochKeys {
         Ok(sealing)
     }
 
+    /// The same keys and `newer` ones, with writes sealed under the write epoch of those.
+    ///
+    /// # Errors
+    /// [`EpochKeysError::Known`].
+    pub fn followed_by(&self, newer: &Self) -> Result<Self, EpochKeysError> {
+        let keys = self.sealing_under(self.write_epoch())?;
+        for (epoch, key) in newer.keys.read().iter() {
+            keys.insert(*epoch, Arc::clone(key))?;
+        }
+        keys.set_write_epoch(newer.write_epoch())?;
+        Ok(keys)
+    }
+
     /// The epoch that writes are sealed under.
     pub fn write_epoch(&self) -> KeyEpoch {
         // The number is always one of an epoch; the first is never reached.
@@ -122,5 +135,11 @@ mod tests {
         let first = keys.sealing_under(KeyEpoch::FIRST).unwrap();
         assert_eq!((first.write_epoch(), keys.write_epoch()), (KeyEpoch::FIRST, second));
         assert!(first.contains(second));
+        let third = KeyEpoch::new(3).unwrap();
+        let newer = EpochKeys::new(third, key(UnitSize::Bytes4096)).unwrap();
+        let all = keys.followed_by(&newer).unwrap();
+        assert_eq!((all.write_epoch(), keys.write_epoch()), (third, second));
+        assert!(all.contains(KeyEpoch::FIRST) && all.contains(second) && !keys.contains(third));
+        assert_eq!(keys.followed_by(&first).err(), Some(EpochKeysError::Known(KeyEpoch::FIRST)));
     }
 }

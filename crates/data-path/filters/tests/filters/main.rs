@@ -9,3 +9,4 @@ mod instruments;
 mod park;
 mod properties;
 mod support;
+mod switch;

@@ -37,8 +37,8 @@ pub enum Order {
         /// The sessions of a predecessor.
         sessions: Option<Value>,
         /// Milliseconds until it begins to complete the layer below the top: meanwhile other
-        /// volumes of the same snapshot change over. A program that does not know this field begins
-        /// at once.
+        /// volumes of the same snapshot change over. Supervisors of the former release send it:
+        /// their snapshots are made by a successor of the worker.
         #[serde(default, skip_serializing_if = "is_zero")]
         completes_after_ms: u64,
     },
@@ -60,6 +60,28 @@ pub enum Order {
     /// again. Not answered: a worker that hangs must not hold up the change that is prepared. Known
     /// to workers of the same program alone.
     HoldDestaging(bool),
+    /// Prepare a new, empty top over the volume's layers, beside the clients. Files: those of the
+    /// new top, as with [`Order::Serve`]. The keys of its own epochs follow. This and the orders up
+    /// to `WithdrawTop` are known to workers that said so in [`Report::Ready`].
+    PrepareTop {
+        /// The new top.
+        layer: LayerFacts,
+        /// Its keys.
+        keys: Keys,
+    },
+    /// Hold clients' requests until `ChangeTop` or `WithdrawTop`, or until the lease is over, and
+    /// answer when none is under way.
+    Freeze {
+        /// The lease in milliseconds, from the receipt of this order on.
+        lease_ms: u64,
+    },
+    /// Serve the held requests, and all others, over the new top.
+    ChangeTop {
+        /// Milliseconds until it begins to complete the layer below the top.
+        completes_after_ms: u64,
+    },
+    /// Forget the new top, and serve the held requests as before.
+    WithdrawTop,
     /// Drain, and hand over your sessions.
     Suspend,
     /// The same, with the indexes of logs. Known to workers of the same program alone.
@@ -76,6 +98,9 @@ pub enum Report {
     Ready {
         /// The program's version.
         program: String,
+        /// Whether it can put a new top on the volume while it serves.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        changes_top: bool,
     },
     /// The keys have arrived, and the ciphers are set up.
     Keyed,
@@ -85,6 +110,17 @@ pub enum Report {
     Grown,
     /// The merge goes on as ordered. How far it comes is part of the condition.
     Merging,
+    /// The new top can be served from any moment on.
+    TopPrepared,
+    /// No request is under way, and none begins.
+    Frozen,
+    /// Clients are served over the new top. Files: those of the former top.
+    TopChanged {
+        /// The former top.
+        former: LayerFacts,
+    },
+    /// Clients are served as before the new top was prepared.
+    TopWithdrawn,
     /// It has drained. Files: those of the layers, as with [`Order::Serve`], then those of the
     /// sessions.
     Suspended {
@@ -246,6 +282,22 @@ mod tests {
 
     const SERVE_CHAIN_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":8192,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576,"fill_bytes_min":65536},"discards":{"volume":"00000000-0000-4000-8000-000000000001","layer":"00000000-0000-4000-8000-000000000002"}},"lower":[{"size_bytes":4608,"provisioning":"thin","read_only":true,"write_epoch":1}],"sessions":null}}}"#;
 
+    /// A snapshot in the serving worker.
+    const TOP_2: [&str; 4] = [
+        r#"{"format":2,"message":{"prepare_top":{"layer":{"size_bytes":8192,"provisioning":"thin","read_only":false,"write_epoch":2},"keys":{"epochs":[2]}}}}"#,
+        r#"{"format":2,"message":{"freeze":{"lease_ms":5000}}}"#,
+        r#"{"format":2,"message":{"change_top":{"completes_after_ms":100}}}"#,
+        r#"{"format":2,"message":"withdraw_top"}"#,
+    ];
+
+    const TOP_REPORTS_2: [&str; 5] = [
+        r#"{"format":2,"message":{"ready":{"program":"0.1.0","changes_top":true}}}"#,
+        r#"{"format":2,"message":"top_prepared"}"#,
+        r#"{"format":2,"message":"frozen"}"#,
+        r#"{"format":2,"message":{"top_changed":{"former":{"size_bytes":4608,"provisioning":"thick","read_only":false,"write_epoch":1}}}}"#,
+        r#"{"format":2,"message":"top_withdrawn"}"#,
+    ];
+
     const SERVE_MEMORY_2: &str = r#"{"format":2,"message":{"serve_memory":{"size_bytes":8192}}}"#;
 
     const CONDITION_2: &str = r#"{"format":2,"message":{"condition":{"state":"parked","parked":{"since_unix_seconds":7,"requests":2,"bytes":8192},"refused_for_room":0,"device_errors":1,"last_device_error":"no"}}}"#;
@@ -258,11 +310,12 @@ mod tests {
 
     #[test]
     fn messages_are_written_as_they_are_read() {
-        for text in ORDERS_1.into_iter().chain([SERVE_2, SERVE_CHAIN_2, SERVE_MEMORY_2, START_PLACED_2]) {
+        let orders_2 = [SERVE_2, SERVE_CHAIN_2, SERVE_MEMORY_2, START_PLACED_2];
+        for text in ORDERS_1.into_iter().chain(orders_2).chain(TOP_2) {
             let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);
         }
-        for text in REPORTS_1.into_iter().chain([CONDITION_2, CONDITION_OF_TAGS_2]) {
+        for text in REPORTS_1.into_iter().chain([CONDITION_2, CONDITION_OF_TAGS_2]).chain(TOP_REPORTS_2) {
             let (format, report): (u32, Report) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &report).unwrap()).unwrap(), text);
         }

@@ -17,6 +17,14 @@
 //! Grow                         ->
 //!                              <-  Grown      the guest has been told
 //! HoldDestaging                ->
+//! PrepareTop, its files, keys  ->
+//!                              <-  TopPrepared
+//! Freeze                       ->
+//!                              <-  Frozen     nothing is under way, and requests are held
+//! ChangeTop                    ->
+//!                              <-  TopChanged with the files of the former top
+//! WithdrawTop                  ->
+//!                              <-  TopWithdrawn  instead of ChangeTop, or of Freeze
 //! Suspend, or HandOver         ->
 //!                              <-  Suspended  with the layers' files and those of the sessions, for a successor's Serve
 //! End                          ->

@@ -28,6 +28,8 @@ use crate::placement::Placement;
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// The deadline for orders that a worker follows at once.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// How much longer than its lease a freeze may take: then the worker hangs.
+const FREEZE_MARGIN: Duration = Duration::from_secs(5);
 /// The deadline from SIGKILL to its end: the kernel finishes its I/O first.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 /// The deadline from its last report to its end, and from SIGKILL to its end after a drain that
@@ -132,6 +134,8 @@ pub struct WorkerProcess {
     hangs: bool,
     /// A layer was opened for it to be merged into.
     can_merge: bool,
+    /// It can put a new top on the volume while it serves.
+    changes_top: bool,
 }
 
 impl WorkerProcess {
@@ -157,12 +161,15 @@ impl WorkerProcess {
             silent: false,
             hangs: false,
             can_merge: false,
+            changes_top: false,
         };
         if let Some(key) = &birthright.tls_key {
             worker.socket.send_secret(key).map_err(|error| worker.explained(error))?;
         }
         match worker.await_report(READY_WITHIN)? {
-            (Report::Ready { program }, _) => worker.program = program,
+            (Report::Ready { program, changes_top }, _) => {
+                (worker.program, worker.changes_top) = (program, changes_top);
+            }
             (other, _) => return Err(unexpected(other)),
         }
         Ok(worker)
@@ -176,15 +183,15 @@ impl WorkerProcess {
 
     /// As [`Self::give_keys`], for a disk without a KEK.
     pub fn give(&mut self, deks: Deks, is_clear: bool) -> Result<(), ChildError> {
-        let keys = match is_clear {
-            true => Keys::Unencrypted,
-            false => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
-        };
-        self.order(&Order::Keys(keys), &[])?;
+        self.order(&Order::Keys(keys_of(&deks, is_clear)), &[])?;
+        self.send_secrets(deks)?;
+        self.expect(Report::Keyed, ANSWERS_WITHIN)
+    }
+
+    fn send_secrets(&mut self, deks: Deks) -> Result<(), ChildError> {
         let sent = deks.iter().try_for_each(|(_, dek)| self.socket.send_secret(dek));
         drop(deks);
-        sent.map_err(|error| self.explained(error))?;
-        self.expect(Report::Keyed, ANSWERS_WITHIN)
+        sent.map_err(|error| self.explained(error))
     }
 
     /// Makes it serve a layer and those below it, without earlier sessions.
@@ -208,18 +215,9 @@ impl WorkerProcess {
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
-    /// Makes it serve the volume that another worker [suspended](Self::suspend), with a new, empty
-    /// top if there is one. It begins to complete the layer below that after a delay.
-    pub fn take_over(
-        &mut self,
-        suspended: &Handover,
-        top: Option<&OpenLayer>,
-        completes_after: Duration,
-    ) -> Result<(), ChildError> {
+    /// Makes it serve the volume that another worker [suspended](Self::suspend).
+    pub fn take_over(&mut self, suspended: &Handover) -> Result<(), ChildError> {
         let mut layers = suspended.layer.try_clone().map_err(BirthError::from)?;
-        if let Some(top) = top {
-            layers = layers.below(top.try_clone().map_err(BirthError::from)?);
-        }
         if !self.is_of_this_program() {
             layers.drop_log_indexes();
         }
@@ -227,13 +225,62 @@ impl WorkerProcess {
             layer: layers.facts,
             lower: layers.lower_facts(),
             sessions: suspended.sessions.clone(),
-            completes_after_ms: completes_after.as_millis() as u64,
+            completes_after_ms: 0,
         };
         self.can_merge = suspended.layer.lower.iter().any(takes_merge);
         let mut files = layers.files();
         files.extend(suspended.session_files.iter().map(AsFd::as_fd));
         self.order(&order, &files)?;
         self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Whether it can put a new top on the volume while it serves. Workers of earlier releases
+    /// cannot.
+    pub fn changes_top(&self) -> bool {
+        self.changes_top
+    }
+
+    /// Has it prepare a new, empty top beside the clients. `deks` are the keys of its own epochs.
+    pub fn prepare_top(&mut self, mut top: OpenLayer, deks: Deks, kek: &VolumeKek) -> Result<(), ChildError> {
+        if !self.is_of_this_program() {
+            top.drop_log_indexes();
+        }
+        let order = Order::PrepareTop { layer: top.facts, keys: keys_of(&deks, kek.is_clear()) };
+        self.order(&order, &top.files())?;
+        // From here on only the worker holds the lock.
+        drop(top);
+        self.send_secrets(deks)?;
+        self.expect(Report::TopPrepared, ANSWERS_WITHIN)
+    }
+
+    /// Has it hold clients' requests, and waits until none is under way. They are held no longer
+    /// than the lease.
+    pub fn freeze(&mut self, lease: Duration) -> Result<(), ChildError> {
+        self.order(&Order::Freeze { lease_ms: lease.as_millis() as u64 }, &[])?;
+        self.expect(Report::Frozen, lease + FREEZE_MARGIN)
+    }
+
+    /// Has it serve clients over the new top, and complete the former one after a delay. Returns
+    /// the former top's open files.
+    pub fn change_top(&mut self, completes_after: Duration) -> Result<OpenLayer, ChildError> {
+        let completes_after_ms = completes_after.as_millis() as u64;
+        self.order(&Order::ChangeTop { completes_after_ms }, &[])?;
+        match self.await_report(ANSWERS_WITHIN)? {
+            (Report::TopChanged { former }, files) => {
+                // What it has reported is about an earlier change.
+                self.condition.completion = None;
+                let former = OpenLayer::from_files(former, &[], &mut files.into_iter());
+                let missing = || BirthError::Unexpected("a former top without all its files".to_owned());
+                former.ok_or_else(|| missing().into())
+            }
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Has it forget the new top, and serve clients as before.
+    pub fn withdraw_top(&mut self) -> Result<(), ChildError> {
+        self.order(&Order::WithdrawTop, &[])?;
+        self.expect(Report::TopWithdrawn, ANSWERS_WITHIN)
     }
 
     /// Whether its program is this one, so that it knows messages that no other does.
@@ -424,6 +471,14 @@ pub struct Handover {
     session_files: Vec<OwnedFd>,
     /// How much of a layer was merged into the one below it.
     pub merged_bytes: u64,
+}
+
+/// How the keys are announced that follow.
+fn keys_of(deks: &Deks, is_clear: bool) -> Keys {
+    match is_clear {
+        true => Keys::Unencrypted,
+        false => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
+    }
 }
 
 fn takes_merge(layer: &OpenLayer) -> bool {

@@ -71,32 +71,18 @@ impl Supervisor {
         }
     }
 
-    /// Makes a successor serve the sessions, with a new top if there is one; it begins to complete
-    /// the layer below that after a delay. Returns how long clients waited.
+    /// Makes a successor serve the sessions. Returns how long clients waited.
     pub(super) fn resume(
         &mut self,
         suspended: Suspended,
         mut successor: WorkerProcess,
-        top: Option<&OpenLayer>,
-        completes_after: Duration,
     ) -> Result<Duration, NotResumed> {
-        match successor.take_over(&suspended.handover, top, completes_after) {
+        match successor.take_over(&suspended.handover) {
             Ok(()) => {
                 let stall = suspended.at.elapsed();
-                // Clients no longer write to the former top, so its snapshot can be read beside the
-                // worker. A process that must wait for a dead worker's last writes takes an
-                // exclusive lock, as before.
-                if top.is_some()
-                    && let Err(errno) = suspended.handover.layer.share_locks()
-                {
-                    tracing::warn!("the new snapshot cannot be read while the volume is in use: {errno}");
-                }
                 // Its open files of the layer would hold the lock.
                 drop(suspended);
                 self.replace(successor);
-                if completes_after.is_zero() {
-                    self.end_former();
-                }
                 Ok(stall)
             }
             // It ends by itself.
@@ -113,14 +99,11 @@ impl Supervisor {
     /// Makes another worker of the old program resume the sessions.
     pub(super) fn take_back(&mut self, suspended: Suspended) {
         let taken = self.successor_of(&self.exposure.workers).and_then(|mut worker| {
-            worker.take_over(&suspended.handover, None, Duration::ZERO)?;
+            worker.take_over(&suspended.handover)?;
             Ok(worker)
         });
         match taken {
-            Ok(worker) => {
-                self.replace(worker);
-                self.end_former();
-            }
+            Ok(worker) => self.replace(worker),
             Err(error) => {
                 tracing::error!("the sessions are lost, and clients connect again: {error}");
                 self.phase = Phase::Down(Outage::new(suspended.at));
@@ -139,19 +122,11 @@ impl Supervisor {
         Ok(successor)
     }
 
-    /// Makes this worker the one that serves. The former one has nothing left to do but to end.
+    /// Makes this worker the one that serves. The former one, which has handed over, ends.
     fn replace(&mut self, worker: WorkerProcess) {
         self.crashes.serving();
         self.herald.begins_anew();
-        self.end_former();
-        if let Phase::Serving(former) = std::mem::replace(&mut self.phase, Phase::Serving(worker)) {
-            self.former = Some(former);
-        }
-    }
-
-    /// Ends the worker that has handed over, if it has not ended yet.
-    pub(super) fn end_former(&mut self) {
-        if let Some(former) = self.former.take()
+        if let Phase::Serving(former) = std::mem::replace(&mut self.phase, Phase::Serving(worker))
             && let Err(error) = former.end(drain_deadline(&self.exposure))
         {
             tracing::warn!("the worker before did not end in order: {error}");

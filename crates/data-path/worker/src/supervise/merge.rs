@@ -3,18 +3,18 @@
 //! A snapshot was deleted, or a person asks for it: the descriptor marks two layers. Then:
 //!
 //! ```text
-//! the top is the upper layer -> a new top takes the writes -> what was the top is complete
+//! the top is the upper layer -> a new top takes the writes, in the same worker -> what was the top is complete
 //! a successor serves, with the lower layer opened to be written -> it copies (`worker/src/merging.rs`)
 //!     -> everything is durable in the lower layer -> a successor serves without the upper layer
 //!     -> the descriptor has one layer, and marks the next two
 //! ```
 //!
-//! Clients wait for each of these two or three changes of the worker as they do for a snapshot. A
-//! worker that hands over in between tells its successor how far it has come. After a worker has
-//! died, the copy begins anew. Whatever dies when, the upper layer answers for its blocks until the
-//! descriptor has one layer or a worker serves without it, and before either everything is durable
-//! in the lower one. The mark stays until then, so the next process that exposes the volume goes
-//! on.
+//! Clients wait for each of these changes, the first as for a snapshot, the others as for an
+//! upgrade. A worker that hands over in between tells its successor how far it has come. After a
+//! worker has died, the copy begins anew. Whatever dies when, the upper layer answers for its
+//! blocks until the descriptor has one layer or a worker serves without it, and before either
+//! everything is durable in the lower one. The mark stays until then, so the next process that
+//! exposes the volume goes on.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use super::hand_over::{NotResumed, NotSuspended};
 use super::snapshot::Refusal;
 use super::{Exposure, Phase, Supervisor, refuse};
 use crate::condition::{Completion, MergeState};
-use crate::control::{Answer, MergeAct, MergeProgress, MergeStatus};
+use crate::control::{Answer, FREEZE_LEASE_MAX, MergeAct, MergeProgress, MergeStatus};
 use crate::merging::MergeOrder;
 use crate::pace::Throttle;
 
@@ -324,9 +324,9 @@ impl Supervisor {
 
     /// Puts a new top on the volume, so that the upper layer takes no more writes.
     pub(super) fn put_top_on(&mut self) -> Result<Moved, Failure> {
-        let top = self.prepare_top()?;
-        let suspended = self.freeze()?;
-        let stall = self.change_over(top, suspended, Duration::ZERO)?;
+        self.prepare_top()?;
+        let frozen_at = self.freeze(FREEZE_LEASE_MAX)?;
+        let stall = self.change_top(frozen_at, Duration::ZERO)?;
         tracing::info!("a new top is on the layer that is to be merged; clients waited for {stall:?}");
         Ok(Moved::Yes)
     }
@@ -404,7 +404,7 @@ impl Supervisor {
             self.take_back(suspended);
             return Err(failure);
         }
-        match self.resume(suspended, successor, None, Duration::ZERO) {
+        match self.resume(suspended, successor) {
             Ok(stall) => Ok(stall),
             Err(NotResumed::Refused { suspended, reason }) => {
                 self.take_back(*suspended);

@@ -125,8 +125,6 @@ pub struct Supervisor {
     /// Dropped before the head: its file is removed while the volume is still ours.
     control: Option<ControlSocket>,
     phase: Phase,
-    /// The worker before, which has handed over and is to be ended.
-    former: Option<WorkerProcess>,
     exposure: Exposure,
     /// The statistics page of its workers, one after the other.
     page: Option<Arc<Page>>,
@@ -191,7 +189,6 @@ impl Supervisor {
         Ok(Self {
             control,
             phase,
-            former: None,
             exposure,
             page,
             restarts: 0,

@@ -7,16 +7,18 @@
 //!                         +------> no change <-------+                                  with a record
 //! ```
 //!
-//! A new worker takes over, as at an upgrade, with a new, empty top over the former top
-//! ([`hand_over`](super::hand_over)). Everything that takes time comes before or after: the new top
-//! is made and named durably before the old worker drains, and the old top is completed by the new
-//! worker when clients are served again. Clients wait from the freeze to the commit, in which
-//! nothing is synced.
+//! The worker that serves changes over to a new, empty top over the former top. Everything that
+//! takes time comes before or after: the new top is made and named durably, and opened by the
+//! worker on every client's thread, before the freeze, and the worker completes the old top when
+//! clients are served again. Clients wait from the freeze to the commit: for the requests under
+//! way, and for four messages. Nothing is synced.
 //!
 //! Several volumes have a snapshot of one instant if each is frozen when the first is committed. So
 //! a freeze has a lease. While it lasts, no write is done; a commit that comes later is refused,
 //! and the coordinator deletes the snapshot everywhere
-//! ([`SnapshotGroup`](crate::control::SnapshotGroup)).
+//! ([`SnapshotGroup`](crate::control::SnapshotGroup)). The lease ends here first, since it begins
+//! here before the worker is told; the worker also ends it by itself, so that clients go on if this
+//! process hangs, and refuses a commit afterwards.
 //!
 //! Several volumes that no control plane knows have a record of their own: the descriptor of the
 //! first one. The old top's layer, when it is durable, is a *part* and no snapshot, until its
@@ -30,15 +32,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{
-    Access, DatastoreError, Decision, Descriptor, GroupPart, GroupPlace, GroupTerms, NewSnapshot, OpenLayer,
-    Protection, VolumeHead,
+    Access, DatastoreError, Decision, Deks, Descriptor, GroupPart, GroupPlace, GroupTerms, NewSnapshot,
+    OpenLayer, Protection, VolumeHead,
 };
 use strongroom_types::{LayerId, SnapshotId, SnapshotName};
 
-use super::child::WorkerProcess;
-use super::hand_over::{NotResumed, NotSuspended, Suspended};
+use super::child::{ChildError, WorkerProcess};
 use super::restart::Outage;
-use super::{Exposure, Phase, Supervisor, microseconds, refuse, start_worker};
+use super::{Exposure, Phase, Supervisor, microseconds, refuse};
 use crate::condition::Completion;
 use crate::control::{Answer, FREEZE_LEASE_MAX, SNAPSHOT_WITHIN};
 
@@ -56,21 +57,14 @@ const UNDECIDED_FOR: Duration = SNAPSHOT_WITHIN;
 /// A snapshot that does not exist yet.
 #[derive(Debug)]
 pub(super) enum PendingSnapshot {
-    /// There is an empty top, and a worker that could serve it.
-    Prepared { snapshot: NewSnapshot, top: Box<NewTop>, until: Instant },
-    /// No worker serves.
-    Frozen { snapshot: NewSnapshot, top: Box<NewTop>, suspended: Box<Suspended>, until: Instant },
-    /// The new worker serves, and completes the layer that was the top.
+    /// There is an empty top, which the worker could serve.
+    Prepared { snapshot: NewSnapshot, until: Instant },
+    /// The worker holds clients' requests.
+    Frozen { snapshot: NewSnapshot, at: Instant, until: Instant },
+    /// The worker serves the new top, and completes the layer that was the top.
     Closing { snapshot: NewSnapshot, stall: Duration },
     /// The volume has a durable part of a group's snapshot.
     Undecided { snapshot: NewSnapshot, until: Instant },
-}
-
-/// A new top, and the worker that will serve it.
-#[derive(Debug)]
-pub(super) struct NewTop {
-    successor: WorkerProcess,
-    top: OpenLayer,
 }
 
 impl PendingSnapshot {
@@ -105,9 +99,9 @@ impl PendingSnapshot {
 impl Supervisor {
     /// Makes a snapshot, or begins to; then the answer comes when it is durable.
     pub(super) fn snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Option<Answer> {
-        let made = self.prepare(&snapshot, least_generation, None).and_then(|top| {
-            let suspended = self.freeze()?;
-            self.change_over_for(snapshot, top, suspended, Duration::ZERO)
+        let made = self.prepare(&snapshot, least_generation, None).and_then(|()| {
+            let frozen_at = self.freeze(FREEZE_LEASE_MAX)?;
+            self.change_over_for(snapshot, frozen_at, Duration::ZERO)
         });
         made.err().map(Answer::from)
     }
@@ -134,9 +128,9 @@ impl Supervisor {
         terms: Option<GroupTerms>,
     ) -> Answer {
         match self.prepare(&snapshot, least_generation, terms) {
-            Ok(top) => {
-                let (top, until) = (Box::new(top), Instant::now() + PREPARED_FOR);
-                self.snapshot = Some(PendingSnapshot::Prepared { snapshot, top, until });
+            Ok(()) => {
+                let until = Instant::now() + PREPARED_FOR;
+                self.snapshot = Some(PendingSnapshot::Prepared { snapshot, until });
                 Answer::SnapshotPrepared
             }
             Err(refusal) => refusal.into(),
@@ -145,19 +139,19 @@ impl Supervisor {
 
     /// Freezes the volume for a prepared snapshot, as long as the lease lasts.
     pub(super) fn freeze_for_snapshot(&mut self, id: SnapshotId, lease: Duration) -> Answer {
-        let (snapshot, top, until) = match self.snapshot.take() {
-            Some(PendingSnapshot::Prepared { snapshot, top, .. }) if snapshot.id == id => {
-                (snapshot, top, Instant::now() + lease.min(FREEZE_LEASE_MAX))
-            }
+        let snapshot = match self.snapshot.take() {
+            Some(PendingSnapshot::Prepared { snapshot, .. }) if snapshot.id == id => snapshot,
             other => {
                 self.snapshot = other;
                 return Refusal::because("this snapshot is not prepared".to_owned()).into();
             }
         };
-        match self.freeze() {
-            Ok(suspended) => {
-                let suspended = Box::new(suspended);
-                self.snapshot = Some(PendingSnapshot::Frozen { snapshot, top, suspended, until });
+        let lease = lease.min(FREEZE_LEASE_MAX);
+        // Before the worker is told: its own lease ends later.
+        let until = Instant::now() + lease;
+        match self.freeze(lease) {
+            Ok(at) => {
+                self.snapshot = Some(PendingSnapshot::Frozen { snapshot, at, until });
                 Answer::Frozen
             }
             Err(refusal) => refusal.into(),
@@ -167,17 +161,15 @@ impl Supervisor {
     /// Makes the snapshot for which the volume is frozen. The answer comes when it is durable.
     pub(super) fn commit_snapshot(&mut self, id: SnapshotId) -> Option<Answer> {
         self.end_overdue_snapshot();
-        let (snapshot, top, suspended) = match self.snapshot.take() {
-            Some(PendingSnapshot::Frozen { snapshot, top, suspended, .. }) if snapshot.id == id => {
-                (snapshot, top, suspended)
-            }
+        let (snapshot, frozen_at) = match self.snapshot.take() {
+            Some(PendingSnapshot::Frozen { snapshot, at, .. }) if snapshot.id == id => (snapshot, at),
             other => {
                 self.snapshot = other;
                 let reason = "the volume is not frozen for this snapshot, or not any more".to_owned();
                 return Some(Refusal { code: "not_frozen", message: reason }.into());
             }
         };
-        self.change_over_for(snapshot, *top, *suspended, COMPLETES_AFTER).err().map(Answer::from)
+        self.change_over_for(snapshot, frozen_at, COMPLETES_AFTER).err().map(Answer::from)
     }
 
     /// Abandons a prepared snapshot, and serves clients again.
@@ -282,7 +274,7 @@ impl Supervisor {
         snapshot: &NewSnapshot,
         least_generation: u64,
         terms: Option<GroupTerms>,
-    ) -> Result<NewTop, Refusal> {
+    ) -> Result<(), Refusal> {
         if self.snapshot.is_some() || self.rewrap.is_some() {
             let reason = "another snapshot, or a move to another key, is under way".to_owned();
             return Err(Refusal::because(reason));
@@ -295,26 +287,36 @@ impl Supervisor {
         self.put_top(terms.map(|terms| (snapshot, terms)))
     }
 
-    /// Durably names a new top, and starts a worker for it.
-    pub(super) fn prepare_top(&mut self) -> Result<NewTop, Refusal> {
+    /// Durably names a new top, and has the worker prepare it.
+    pub(super) fn prepare_top(&mut self) -> Result<(), Refusal> {
         self.put_top(None)
     }
 
-    fn put_top(&mut self, part: Option<(&NewSnapshot, GroupTerms)>) -> Result<NewTop, Refusal> {
-        let Phase::Serving(worker) = &mut self.phase else {
-            return Err(Refusal::because("no worker serves now; one is being started".to_owned()));
-        };
-        // A cycle that is under way ends while the successor starts.
+    fn put_top(&mut self, part: Option<(&NewSnapshot, GroupTerms)>) -> Result<(), Refusal> {
+        let worker = self.worker()?;
+        if !worker.changes_top() {
+            let reason = format!(
+                "its worker's program, {}, is too old to change layers while it serves; \
+                 `strongroom volume upgrade` moves the volume to the installed one",
+                worker.program()
+            );
+            return Err(Refusal::because(reason));
+        }
+        // A cycle that is under way ends meanwhile, or its end would be waited for.
         if let Err(error) = worker.hold_destaging(true) {
             tracing::warn!("clients may wait longer for the change: {error}");
         }
-        self.new_top(part).inspect_err(|_| self.release_destaging())
+        let (top, deks) = self.new_top(part).inspect_err(|_| self.release_destaging())?;
+        let kek = &self.exposure.kek;
+        let Phase::Serving(worker) = &mut self.phase else { return Err(Refusal::down()) };
+        match worker.prepare_top(top, deks, kek) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.not_followed("the worker does not take the new layer", error)),
+        }
     }
 
-    fn new_top(&mut self, part: Option<(&NewSnapshot, GroupTerms)>) -> Result<NewTop, Refusal> {
-        let started = start_worker(&self.exposure, self.page.as_deref(), &self.exposure.workers);
-        let mut successor =
-            started.map_err(|error| Refusal::because(format!("the new worker does not start: {error}")))?;
+    /// Durably names a new top, and opens it. Returns the keys of its own epochs with it.
+    fn new_top(&mut self, part: Option<(&NewSnapshot, GroupTerms)>) -> Result<(OpenLayer, Deks), Refusal> {
         let path = PathBuf::from(self.exposure.head.path());
         let kek = self.exposure.kek.now();
         let kek = kek.map_err(|error| Refusal::of(&DatastoreError::Key { path, error }))?;
@@ -327,87 +329,89 @@ impl Supervisor {
         prepared.map_err(|error| Refusal::of(&error))?;
         let opened = head.open_prepared(kek.protection());
         drop(kek);
-        let (top, deks) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.withdraw();
-                return Err(Refusal::of(&error));
-            }
-        };
-        if let Err(error) = successor.give_keys(deks, &self.exposure.kek) {
-            drop(top);
+        opened.map_err(|error| {
             self.withdraw();
-            return Err(Refusal::because(format!("the new worker does not take the keys: {error}")));
-        }
-        Ok(NewTop { successor, top })
-    }
-
-    /// Makes the worker drain, after which it no longer writes.
-    pub(super) fn freeze(&mut self) -> Result<Suspended, Refusal> {
-        self.suspend().map_err(|error| match error {
-            NotSuspended::Down => Refusal::because("no worker serves now".to_owned()),
-            NotSuspended::Kept(reason) => {
-                self.withdraw();
-                Refusal::because(format!("the volume cannot be held still: {reason}"))
-            }
-            // Its layer is reopened as that of a dead worker, below the new top.
-            NotSuspended::Lost(error) => {
-                Refusal::because(format!("the worker did not hand over and is replaced: {error}"))
-            }
+            Refusal::of(&error)
         })
     }
 
-    /// Has the other worker go on with the new top. The snapshot exists once that has completed the
-    /// layer that was the top.
+    fn worker(&mut self) -> Result<&mut WorkerProcess, Refusal> {
+        match &mut self.phase {
+            Phase::Serving(worker) => Ok(worker),
+            Phase::Down(_) => Err(Refusal::down()),
+        }
+    }
+
+    /// A step that the worker has not followed. One that refuses serves as before, so the new top
+    /// is withdrawn. Any other is replaced; its layers are opened as those of a dead worker, below
+    /// the new top.
+    fn not_followed(&mut self, what: &str, error: ChildError) -> Refusal {
+        match error {
+            ChildError::Refused(reason) => {
+                self.put_back();
+                Refusal::because(format!("{what}: {reason}"))
+            }
+            error => {
+                self.phase = Phase::Down(Outage::new(Instant::now()));
+                Refusal::because(format!("{what}, and is replaced: {error}"))
+            }
+        }
+    }
+
+    /// Makes the worker hold clients' requests, after which it no longer writes. Returns when they
+    /// began to wait.
+    pub(super) fn freeze(&mut self, lease: Duration) -> Result<Instant, Refusal> {
+        let at = Instant::now();
+        match self.worker()?.freeze(lease) {
+            Ok(()) => Ok(at),
+            Err(error) => Err(self.not_followed("the worker does not hold the volume still", error)),
+        }
+    }
+
+    /// Has the worker go on with the new top. The snapshot exists once it has completed the layer
+    /// that was the top.
     fn change_over_for(
         &mut self,
         snapshot: NewSnapshot,
-        top: NewTop,
-        suspended: Suspended,
+        frozen_at: Instant,
         completes_after: Duration,
     ) -> Result<(), Refusal> {
-        let stall = self.change_over(top, suspended, completes_after)?;
+        let stall = self.change_top(frozen_at, completes_after)?;
         tracing::info!("snapshot {}: clients waited for {stall:?}", snapshot.name);
         self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall });
         Ok(())
     }
 
-    /// Has the other worker go on with the new top, and complete the layer below it after a delay.
+    /// Has the worker go on with the new top, and complete the layer below it after a delay.
     /// Returns how long clients waited.
-    pub(super) fn change_over(
+    pub(super) fn change_top(
         &mut self,
-        top: NewTop,
-        suspended: Suspended,
+        frozen_at: Instant,
         completes_after: Duration,
     ) -> Result<Duration, Refusal> {
-        let NewTop { successor, top } = top;
-        match self.resume(suspended, successor, Some(&top), completes_after) {
-            Ok(stall) => Ok(stall),
-            Err(NotResumed::Refused { suspended, reason }) => {
-                drop(top);
-                self.put_back(Some(*suspended));
-                Err(Refusal::because(format!("the new worker refused the sessions: {reason}")))
+        let former = match self.worker()?.change_top(completes_after) {
+            Ok(former) => former,
+            Err(error) => {
+                return Err(self.not_followed("the worker does not go on with the new layer", error));
             }
-            Err(NotResumed::Lost(error)) => {
-                Err(Refusal::because(format!("the new worker failed, and another one is started: {error}")))
-            }
+        };
+        let stall = frozen_at.elapsed();
+        // Clients no longer write to the former top, so its snapshot can be read beside the worker.
+        // A process that must wait for a dead worker's last writes takes an exclusive lock, as
+        // before.
+        if let Err(errno) = former.share_locks() {
+            tracing::warn!("the new snapshot cannot be read while the volume is in use: {errno}");
         }
+        Ok(stall)
     }
 
     /// Removes the new top, and serves clients again if they are not.
     fn give_up(&mut self, pending: PendingSnapshot) {
-        let (top, suspended) = match pending {
-            PendingSnapshot::Prepared { top, .. } => (top, None),
-            PendingSnapshot::Frozen { top, suspended, .. } => (top, Some(*suspended)),
+        match pending {
+            PendingSnapshot::Prepared { .. } | PendingSnapshot::Frozen { .. } => self.put_back(),
             // The layers stay, without a snapshot of the lower one.
-            PendingSnapshot::Closing { .. } => return,
-            PendingSnapshot::Undecided { snapshot, .. } => return self.leave_undecided(snapshot.id),
-        };
-        // Its open files would hold its lock.
-        drop(top);
-        // Where no worker serves, the layers are opened as they are: the empty top stays.
-        if matches!(self.phase, Phase::Serving(_)) {
-            self.put_back(suspended);
+            PendingSnapshot::Closing { .. } => {}
+            PendingSnapshot::Undecided { snapshot, .. } => self.leave_undecided(snapshot.id),
         }
     }
 
@@ -422,13 +426,16 @@ impl Supervisor {
         }
     }
 
-    /// Takes the new top away, and has suspended sessions served below it as before.
-    fn put_back(&mut self, suspended: Option<Suspended>) {
-        self.withdraw();
-        if let Some(suspended) = suspended
-            && matches!(self.phase, Phase::Serving(_))
-        {
-            self.take_back(suspended);
+    /// Has clients served as before, and removes the new top. Where no worker serves, the layers
+    /// are opened as they are: the empty top stays.
+    fn put_back(&mut self) {
+        let Phase::Serving(worker) = &mut self.phase else { return };
+        match worker.withdraw_top() {
+            Ok(()) => self.withdraw(),
+            Err(error) => {
+                tracing::error!("the worker does not forget a new layer, and is replaced: {error}");
+                self.phase = Phase::Down(Outage::new(Instant::now()));
+            }
         }
     }
 
@@ -487,7 +494,6 @@ impl Supervisor {
         if let Some(control) = &mut self.control {
             control.answer_late(answer);
         }
-        self.end_former();
     }
 
     /// Records that the layer below the top is complete; `None` as long as the key is not
@@ -556,6 +562,10 @@ pub(super) struct Refusal {
 impl Refusal {
     pub(super) fn because(message: String) -> Self {
         Self { code: "snapshot", message }
+    }
+
+    fn down() -> Self {
+        Self::because("no worker serves now; one is being started".to_owned())
     }
 
     pub(super) fn of(error: &DatastoreError) -> Self {

@@ -3,8 +3,6 @@
 //! Whatever fails, clients are served, by the new worker or by one of the old program
 //! ([`hand_over`](super::hand_over)).
 
-use std::time::Duration;
-
 use super::hand_over::{NotResumed, NotSuspended};
 use super::{Supervisor, microseconds};
 use crate::control::Answer;
@@ -35,7 +33,7 @@ impl Supervisor {
                 return refused(format!("the old worker did not hand over and is replaced: {error}"));
             }
         };
-        match self.resume(suspended, successor, None, Duration::ZERO) {
+        match self.resume(suspended, successor) {
             Ok(stall) => {
                 tracing::info!(
                     "upgraded: worker {worker_pid} (version {program}) serves after a pause of {stall:?}"

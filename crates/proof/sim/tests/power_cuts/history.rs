@@ -17,7 +17,7 @@ use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_io::{Disk, IoError, RangeLocks, Reactor, Thread};
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
-use strongroom_worker::layers::plain_blocks_over;
+use strongroom_worker::layers::{Ciphers, PlainBlocks, plain_blocks_over};
 
 use super::broken_queue::Whose;
 use super::guest::Guest;
@@ -77,6 +77,7 @@ pub fn options(protection: Protection<'_>) -> OpenOptions<'_> {
 /// The stages over an open volume, kept separately so that it can grow while in use.
 struct Stages {
     volume: OpenVolume,
+    plain: PlainBlocks,
     top: Arc<BlocksizeDisk>,
     /// The layer below the top, if it is not complete.
     closing: Option<FileDisk>,
@@ -87,10 +88,23 @@ impl Stages {
         let size_bytes = volume.descriptor().size_bytes.bytes();
         let below = volume.lower.first().map(|layer| FileDisk::clone(&layer.disk));
         let closing = below.filter(|disk| !disk.limits().read_only);
-        let plain = plain_blocks_over(Arc::clone(&volume.disk) as _, &mut volume).unwrap().disk;
-        let top = BlocksizeDisk::new(plain, size_bytes, 1, RangeLocks::new()).unwrap();
-        Self { top: Arc::new(top), volume, closing }
+        let plain = plain_blocks_over(Arc::clone(&volume.disk) as _, &mut volume).unwrap();
+        let top = blocksize(&plain, size_bytes);
+        Self { top, plain, volume, closing }
     }
+
+    /// Goes on with a new top, over the same stages of the other layers.
+    fn change_top(&mut self, plain: PlainBlocks) {
+        let former = std::mem::replace(&mut self.volume.disk, Arc::new(plain.top().clone()));
+        self.closing = Some(FileDisk::clone(&former));
+        self.top = blocksize(&plain, self.volume.descriptor().size_bytes.bytes());
+        self.plain = plain;
+    }
+}
+
+fn blocksize(plain: &PlainBlocks, size_bytes: u64) -> Arc<BlocksizeDisk> {
+    let disk = Arc::clone(&plain.disk);
+    Arc::new(BlocksizeDisk::new(disk, size_bytes, 1, RangeLocks::new()).unwrap())
 }
 
 struct Life<'a> {
@@ -330,6 +344,7 @@ impl<'a> Life<'a> {
             2..4 => self.grow(),
             4..6 => self.add_layer(),
             6..9 => self.change_over(),
+            9..12 => self.change_top(),
             _ => self.use_it(),
         }
     }
@@ -347,6 +362,11 @@ impl<'a> Life<'a> {
         }
         let stages = Stages::over(volume);
         drop(opening);
+        self.begin(stages);
+    }
+
+    /// Has the guest use the stages, and empties the logs.
+    fn begin(&mut self, stages: Stages) {
         let reactors: Vec<_> = (0..3).map(|_| self.reactor(Whose::Guest)).collect();
         let thread = Thread { pool: self.bench.pool.clone(), reactor: self.reactor(Whose::Destager) };
         self.destager = stages.volume.disk.destager(&thread).unwrap();
@@ -515,6 +535,45 @@ impl<'a> Life<'a> {
         let end = self.random.random_bool(0.5).then_some(End::Now);
         self.close_with(end);
         self.open();
+    }
+
+    /// Adds a new top layer to the volume in use, and goes on with it in the same process: the
+    /// stages of the former top stay as they are, and so does what they have in memory.
+    fn change_top(&mut self) {
+        self.open();
+        if self.layers >= LAYERS_MAX {
+            return;
+        }
+        let protection = self.sort.protection(&self.bench.kek);
+        let begun = self.moment();
+        let Some(stages) = &mut self.open else { return };
+        match stages.volume.head.prepare_layer(protection, Some(LOG_BYTES_MIN)) {
+            Ok(()) => {}
+            Err(DatastoreError::NotClosed { .. }) => return,
+            Err(error) => panic!("{error}"),
+        }
+        let (top, deks) = stages.volume.head.prepared_blocks(protection).unwrap();
+        let ciphers = if deks.is_empty() { Ciphers::Unencrypted } else { Ciphers::of(deks).unwrap() };
+        let plain = stages.plain.with_new_top(top, ciphers).unwrap();
+        let top = stages.volume.descriptor().top;
+        self.additions.push(begun..=self.moment());
+        self.changes_over += 1;
+        // Until the freeze, writes go to the former top.
+        for _ in 0..self.random.random_range(0..20) {
+            self.use_it();
+        }
+        self.drain();
+        self.guest.queues.clear();
+        self.errors.append(&mut self.guest.errors);
+        self.wrong.append(&mut self.guest.wrong);
+        self.end_destaging(Some(End::Now));
+        let Some(mut stages) = self.open.take() else { return };
+        stages.change_top(plain);
+        self.layers = stages.volume.descriptor().layers.len();
+        if let Some(Mutation { shared, .. }) = &self.mutation {
+            *shared.top.lock() = format!("layer-{top}");
+        }
+        self.begin(stages);
     }
 
     fn rename(&mut self) {
