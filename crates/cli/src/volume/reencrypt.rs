@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::Path;
 
+use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::NewTags;
 use strongroom_jobs::JobError;
@@ -15,14 +16,34 @@ use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_processes::Signals;
 use strongroom_providers::{Registry, SourceConfig};
 use strongroom_types::display_bytes;
-use strongroom_worker::{ReencryptProgress, Throttle};
+use strongroom_worker::{ClientShare, ReencryptProgress, Throttle};
 
 use super::open::{FreshnessArguments, LockArguments};
+use super::snapshot::{parse_client_share, parse_rate};
 use crate::error::CliError;
 use crate::keys::KeyArguments;
 use crate::keyserver::administrator_of_home;
 use crate::output::Output;
 use crate::progress::Meter;
+
+/// How the job shares the machine with the clients of an exposed volume.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ThrottleArguments {
+    /// The most bytes per second that are rewritten while the volume is exposed, as in 50M
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    rate: Option<u64>,
+
+    /// What the clients of an exposed volume keep of their speed meanwhile, in percent: 0 to 99
+    #[arg(long, value_name = "PERCENT", value_parser = parse_client_share, default_value = "80")]
+    clients_keep: ClientShare,
+}
+
+impl From<ThrottleArguments> for Throttle {
+    fn from(arguments: ThrottleArguments) -> Self {
+        let ThrottleArguments { rate, clients_keep } = arguments;
+        Self { bytes_per_second: rate, clients_keep }
+    }
+}
 
 /// A re-encryption, as a person asks for it.
 pub struct Reencryption<'a> {

@@ -16,7 +16,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_statistics::Page;
 use thiserror::Error;
 
-use super::kek::VolumeKek;
+use super::kek::{VolumeKek, VolumeSeal};
 use super::starter::{Born, StartsWorkers, Workers};
 use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report};
 use crate::condition::Condition;
@@ -168,17 +168,20 @@ impl WorkerProcess {
         Ok(worker)
     }
 
-    /// Gives it the keys, which are wiped here. `kek` tells whether the volume is clear; that is
-    /// never concluded from missing keys, and a worker without them refuses to serve.
+    /// Gives it the keys, which are wiped here. `kek` tells whether the volume, or a part of it, is
+    /// clear; that is never concluded from missing keys, and a worker without them refuses to serve.
     pub fn give_keys(&mut self, deks: Deks, kek: &VolumeKek) -> Result<(), ChildError> {
-        self.give(deks, kek.is_clear())
+        self.give(deks, kek.seal())
     }
 
     /// As [`Self::give_keys`], for a disk without a KEK.
-    pub fn give(&mut self, deks: Deks, is_clear: bool) -> Result<(), ChildError> {
-        let keys = match is_clear {
-            true => Keys::Unencrypted,
-            false => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
+    pub fn give(&mut self, deks: Deks, seal: VolumeSeal) -> Result<(), ChildError> {
+        let epochs = deks.iter().map(|(epoch, _)| *epoch).collect();
+        let keys = match seal {
+            VolumeSeal::Clear => Keys::Unencrypted,
+            VolumeSeal::Sealed => Keys::Epochs(epochs),
+            VolumeSeal::Encrypting => Keys::Encrypting(epochs),
+            VolumeSeal::Decrypting => Keys::Decrypting(epochs),
         };
         self.order(&Order::Keys(keys), &[])?;
         let sent = deks.iter().try_for_each(|(_, dek)| self.socket.send_secret(dek));
@@ -237,7 +240,7 @@ impl WorkerProcess {
     }
 
     /// Whether its program is this one, so that it knows messages that no other does.
-    fn is_of_this_program(&self) -> bool {
+    pub(super) fn is_of_this_program(&self) -> bool {
         self.program == env!("CARGO_PKG_VERSION")
     }
 

@@ -543,13 +543,13 @@ fn is_below_top(descriptor: &Descriptor, layer: LayerId) -> bool {
 }
 
 /// Bytes of the log of a volume's top; a new top gets as many.
-fn top_log_bytes(descriptor: &Descriptor) -> Option<u64> {
+pub(super) fn top_log_bytes(descriptor: &Descriptor) -> Option<u64> {
     descriptor.layer(descriptor.top).and_then(|layer| layer.log).map(|log| log.bytes)
 }
 
 /// The reason why a snapshot was refused.
 pub(super) struct Refusal {
-    code: &'static str,
+    pub code: &'static str,
     pub message: String,
 }
 
