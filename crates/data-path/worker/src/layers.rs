@@ -86,8 +86,8 @@ pub enum StackError {
 pub enum Ciphers {
     /// Those of a volume's keys.
     Of(Box<Keyed>),
-    /// Those of a volume's keys for its sealed layers. The others are clear, because a person has the
-    /// volume encrypted or decrypted.
+    /// Those of a volume's keys for its sealed layers. The others are clear, because a person has
+    /// the volume encrypted or decrypted.
     Mixed(Box<Keyed>, Writes),
     /// None, because a person chose an unencrypted volume.
     Unencrypted,
