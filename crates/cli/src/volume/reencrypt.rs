@@ -15,7 +15,7 @@ use strongroom_keyserver::management::questions::RecordMove;
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_processes::Signals;
 use strongroom_providers::{Registry, SourceConfig};
-use strongroom_types::display_bytes;
+use strongroom_types::{KeyEpoch, display_bytes};
 use strongroom_worker::{ClientShare, ReencryptProgress, Throttle};
 
 use super::open::{FreshnessArguments, LockArguments};
@@ -98,7 +98,7 @@ impl fmt::Display for Answer {
 /// Records a completed job at the key server of the home. Returns the key that it is about; `None`
 /// if none of the server's is involved.
 fn on_record(home: &Path, done: &ReencryptedVolume) -> Result<Option<ObjectId>, CliError> {
-    let RewriteFacts { volume, from, to, first_epoch, is_resumed } = &done.facts;
+    let RewriteFacts { volume, from, to, first_epoch, is_resumed, clear_bytes } = &done.facts;
     let registered = Registry::of_home(home).list()?;
     let is_embedded = |key: &&ProviderKey| {
         let mut configs =
@@ -114,11 +114,13 @@ fn on_record(home: &Path, done: &ReencryptedVolume) -> Result<Option<ObjectId>, 
     let Some(administrator) = administrator_of_home(home)? else {
         return Err(CliError::Usage("the key server is on another machine".to_owned()));
     };
-    let rewritten = first_epoch.map(|first_epoch| Rewritten {
+    let is_freed = to.is_some() && done.kept_by_others == 0;
+    let rewritten = Rewritten {
         layers: done.rewritten_layers as u64,
         bytes: done.rewritten_bytes,
-        first_epoch: first_epoch.number(),
-    });
+        first_epoch: first_epoch.map(KeyEpoch::number),
+        clear_bytes_freed: clear_bytes.filter(|_| is_freed),
+    };
     let moved = Move {
         vm: None,
         volumes: vec![*volume],
@@ -126,7 +128,7 @@ fn on_record(home: &Path, done: &ReencryptedVolume) -> Result<Option<ObjectId>, 
         to,
         data_keys: DataKeys::Renewed,
         is_shared: *is_resumed || done.kept_by_others > 0,
-        rewritten,
+        rewritten: Some(rewritten),
     };
     administrator.ask(RecordMove { moved })?;
     Ok(Some(key))

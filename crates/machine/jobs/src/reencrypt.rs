@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 use strongroom_datastore::file::{
     DatastoreError, Descriptor, KekRecord, NewTags, Protection, ReencryptOptions, cancel_reencryption,
-    describe,
+    clear_bytes, describe,
 };
 use strongroom_keys::{Kek, KekSource, Keyring, ProviderKey};
 use strongroom_types::{KekId, KeyEpoch, VolumeId};
@@ -125,6 +125,8 @@ pub struct RewriteFacts {
     pub first_epoch: Option<KeyEpoch>,
     /// Whether an earlier call had begun: what became of its layers is not known.
     pub is_resumed: bool,
+    /// Bytes that clear layers had allocated before; `None` if there were none.
+    pub clear_bytes: Option<u64>,
 }
 
 /// The keys at both ends of the job; none at a clear end.
@@ -297,6 +299,7 @@ impl Reencrypt<'_> {
             error => JobError::NotRewritten { path: self.path.to_owned(), error: Box::new(error) },
         };
         let is_exposed = Client::connect(self.path)?.is_some();
+        let clear_bytes = clear_bytes(self.path)?;
         let done = match is_exposed {
             false => reencrypt(self.path, &options, self.stop, report).map_err(not_rewritten)?,
             true => {
@@ -308,7 +311,9 @@ impl Reencrypt<'_> {
                 })?
             }
         };
-        Ok(self.answer(before, done))
+        let mut answer = self.answer(before, done);
+        answer.facts.clear_bytes = clear_bytes;
+        Ok(answer)
     }
 
     fn answer(&self, before: &Descriptor, done: Reencrypted) -> ReencryptedVolume {
@@ -337,6 +342,7 @@ impl Reencrypt<'_> {
                     .map(|of| of.epoch)
                     .min(),
                 is_resumed: before.reencrypting.is_some(),
+                clear_bytes: None,
             },
             replaced_kek: replaced
                 .map(|old| ReplacedKek { kek_id: old.id.to_string(), key: old.source.to_string() }),

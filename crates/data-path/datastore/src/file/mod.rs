@@ -104,7 +104,8 @@ pub use places::{TPM_STATE, VM_FILE};
 pub use reencrypt::{
     LeftToReencrypt, NewTags, OpenRewrite, ReencryptOptions, Reencrypting, Reencryption, RewriteKeys,
     RewriteLayers, RewrittenLayer, authenticated_between_keks, begin_reencryption, begin_reencryption_on,
-    cancel_reencryption, cancel_reencryption_on, left_to_reencrypt, open_rewrite_beside, whole_to_reencrypt,
+    cancel_reencryption, cancel_reencryption_on, clear_bytes, left_to_reencrypt, open_rewrite_beside,
+    whole_to_reencrypt,
 };
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};

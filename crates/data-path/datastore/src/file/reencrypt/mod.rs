@@ -207,6 +207,16 @@ pub fn whole_to_reencrypt(path: &Path) -> Result<LeftToReencrypt, DatastoreError
     })
 }
 
+/// Bytes that clear layers of the volume at `path` have allocated; `None` if it has no such layer, as
+/// its descriptor says, which is not authenticated.
+pub fn clear_bytes(path: &Path) -> Result<Option<u64>, DatastoreError> {
+    let directory = VolumeDirectory::open(HOST, path)?;
+    let encoded = directory.read_descriptor()?;
+    let clear = encoded.unverified().layers.iter().filter(|layer| layer.is_clear());
+    let LeftToReencrypt { layers, bytes } = LeftToReencrypt::in_layers(&directory, clear);
+    Ok((layers > 0).then_some(bytes))
+}
+
 impl LeftToReencrypt {
     fn of(directory: &VolumeDirectory, descriptor: &Descriptor) -> Self {
         Self::in_layers(directory, descriptor.to_reencrypt())
