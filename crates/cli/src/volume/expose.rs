@@ -94,8 +94,8 @@ pub struct ExposeArguments {
     #[arg(long, value_name = "JOB")]
     unfinished: Option<UnfinishedJob>,
 
-    /// Read the new key from FILE, of a volume whose 'volume rekey --data --to-key-file FILE' is not
-    /// finished; --key-file gives the present one
+    /// Read the new key from FILE, of a volume whose 'volume rekey --data --to-key-file FILE' is
+    /// not finished; --key-file gives the present one
     #[arg(long, value_name = "FILE")]
     next_key_file: Option<PathBuf>,
 

@@ -221,7 +221,11 @@ pub enum Becomes {
     /// that is being decrypted goes back.
     Encrypted(NewKek),
     /// Clear. A volume that is being encrypted goes back.
-    Clear,
+    Clear {
+        /// The KEK that the caller has: under another one, which the volume has moved to meanwhile,
+        /// the caller could not go on.
+        under: KekId,
+    },
 }
 
 /// The id and source of a new KEK. Nothing here is secret.

@@ -788,7 +788,7 @@ fn power_cuts_while_a_volume_in_use_gets_or_loses_its_encryption_lose_nothing_an
                 descriptor.reencrypting.is_none() || top.is_clear() == change.to.is_none(),
                 "life {seed}, moment {moment}: what is written is not of the new sort"
             );
-            // Its next owner, of whom a person has asked the same, opens it whatever was being done.
+            // Its next owner, of whom a person asks the same, opens it whatever was being done.
             let under = change.found_on(&image);
             let contents: Contents = match descriptor.reencrypting {
                 // Snapshots are read under one protection alone.

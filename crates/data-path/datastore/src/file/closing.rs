@@ -78,8 +78,8 @@ impl VolumeHead {
         self.put_top_of(&descriptor, protection, log_bytes, part)
     }
 
-    /// Durably puts a new, empty top on `descriptor`, which differs from the volume's at most by the
-    /// mark of a re-encryption.
+    /// Durably puts a new, empty top on `descriptor`, which differs from the volume's at most by
+    /// the mark of a re-encryption.
     pub(super) fn put_top_of(
         &mut self,
         descriptor: &Descriptor,

@@ -180,8 +180,9 @@ impl ServedVolume<'_> {
                 let act = |to| ReencryptAct::BeginAs { becomes: Becomes::Encrypted(to), tags };
                 self.ask_under(to, act, least_generation)
             }
-            Protection::Decrypting(_) => {
-                self.ask(ReencryptAct::BeginAs { becomes: Becomes::Clear, tags }, least_generation)
+            Protection::Decrypting(kek) => {
+                let becomes = Becomes::Clear { under: kek.id() };
+                self.ask(ReencryptAct::BeginAs { becomes, tags }, least_generation)
             }
         }
     }

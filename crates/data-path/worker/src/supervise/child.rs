@@ -169,7 +169,8 @@ impl WorkerProcess {
     }
 
     /// Gives it the keys, which are wiped here. `kek` tells whether the volume, or a part of it, is
-    /// clear; that is never concluded from missing keys, and a worker without them refuses to serve.
+    /// clear; that is never concluded from missing keys, and a worker without them refuses to
+    /// serve.
     pub fn give_keys(&mut self, deks: Deks, kek: &VolumeKek) -> Result<(), ChildError> {
         self.give(deks, kek.seal())
     }

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{DatastoreError, Descriptor, LayerRecord, NewTags, OpenLayer};
 use strongroom_keys::KeyError;
-use strongroom_types::LayerId;
+use strongroom_types::{KekId, LayerId};
 
 use super::child::WorkerProcess;
 use super::hand_over::{NotResumed, NotSuspended};
@@ -69,7 +69,7 @@ impl Supervisor {
                 Becomes::Kept => self.begin_reencryption(tags),
                 Becomes::Under(to) => self.begin_under(to, tags, pipe),
                 Becomes::Encrypted(to) => self.begin_encrypting(to, tags, pipe),
-                Becomes::Clear => self.begin_decrypting(),
+                Becomes::Clear { under } => self.begin_decrypting(under),
             },
             ReencryptAct::Replace { old, new } => self.replace_layer(old, &new),
             ReencryptAct::Finish => self.finish_reencryption(),
@@ -123,7 +123,11 @@ impl Supervisor {
     }
 
     /// Begins to decrypt the volume, or to take its encryption back that is not finished.
-    fn begin_decrypting(&mut self) -> Result<Answer, Refusal> {
+    fn begin_decrypting(&mut self, under: KekId) -> Result<Answer, Refusal> {
+        let wanted = self.exposure.head.descriptor().encryption.as_ref().map(|encryption| encryption.kek.id);
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != under) {
+            return Err(self.refused_key(KeyError::WrongKek { given: under, wanted }));
+        }
         match self.exposure.kek.seal() {
             VolumeSeal::Sealed | VolumeSeal::Encrypting => {}
             VolumeSeal::Decrypting => return Ok(self.readiness()),

@@ -59,8 +59,8 @@ pub struct Rewritten {
     pub layers: u64,
     /// Bytes of content.
     pub bytes: u64,
-    /// The first epoch of the new data keys. All epochs below it are gone from the descriptor. `None`
-    /// of a volume that was decrypted.
+    /// The first epoch of the new data keys. All epochs below it are gone from the descriptor.
+    /// `None` of a volume that was decrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_epoch: Option<u32>,
     /// Bytes that clear layers had allocated, of a volume that was encrypted. Their files were

@@ -108,8 +108,8 @@ impl VolumeHead {
 
     /// Durably marks the volume as being encrypted ([`Protection::Encrypting`]) or decrypted
     /// ([`Protection::Decrypting`]), and puts a new, empty top of that sort over the layer that
-    /// another process writes to: as [`Self::prepare_layer`], in one descriptor. `tags` are those of
-    /// the new layers. The present protection need not be known: the volume is open.
+    /// another process writes to: as [`Self::prepare_layer`], in one descriptor. `tags` are those
+    /// of the new layers. The present protection need not be known: the volume is open.
     ///
     /// # Errors
     /// [`DatastoreError::Reencrypting`] if it is between two KEKs, or is under another one;

@@ -207,8 +207,8 @@ pub fn whole_to_reencrypt(path: &Path) -> Result<LeftToReencrypt, DatastoreError
     })
 }
 
-/// Bytes that clear layers of the volume at `path` have allocated; `None` if it has no such layer, as
-/// its descriptor says, which is not authenticated.
+/// Bytes that clear layers of the volume at `path` have allocated; `None` if it has no such layer,
+/// as its descriptor says, which is not authenticated.
 pub fn clear_bytes(path: &Path) -> Result<Option<u64>, DatastoreError> {
     let directory = VolumeDirectory::open(HOST, path)?;
     let encoded = directory.read_descriptor()?;
