@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-guests test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-tags measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-guests test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -121,6 +121,11 @@ measure-snapshots: build ## what guests notice of snapshots, what those cost, an
 	scripts/install-packages test
 	cargo build --release --package strongroom-lab
 	@scripts/measure-snapshots
+
+measure-reencryption: build ## a guest's speed while its data keys are renewed, and the speed of that alone beside copies; as root, on a quiet machine, some ten minutes, docs/LAB.md
+	scripts/install-packages test
+	cargo build --release --package strongroom-lab
+	@target/release/strongroom-lab snapshots reencrypt rewrite --directory target/lab/reencryption
 
 measure-tags: build ## volumes with tags, by either algorithm, beside one without; on a quiet machine, some five minutes
 	cargo build --release --package strongroom-lab

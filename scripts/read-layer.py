@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Reads a cleanly closed volume without any program of Strongroom's.
 
-    read-layer.py VOLUME (--key-file FILE | --passphrase-fd N) [--snapshot NAME] > plain.img
+    read-layer.py VOLUME (--key-file FILE | --passphrase-fd N | --unencrypted) [--snapshot NAME] > plain.img
 
-Of a volume with tags every block is compared with its own, and one that does not fit ends it with an error.
+With --unencrypted the volume must be clear, all of it. Of a volume with tags every block is compared with its own, and one that does not fit ends it with an error.
 
 It follows docs/ON_DISK.md with standard libraries alone (OpenSSL through python3-cryptography; Argon2's reference
 implementation through python3-argon2): the way back to the data if this project were gone, and the proof that the
@@ -34,7 +34,7 @@ def read_descriptor(volume):
     with open(os.path.join(volume, "descriptor"), "rb") as file:
         content = file.read()
     magic, version, length = struct.unpack_from("<8sII", content)
-    if magic != b"STRGROOM" or version not in range(1, 9) or len(content) not in (16 + length + 32, 16 + length + 64):
+    if magic != b"STRGROOM" or version not in range(1, 10) or len(content) not in (16 + length + 32, 16 + length + 64):
         sys.exit(f"{volume}: not a descriptor of format version 1 to 9")
     # During a re-encryption `kek` may open only some of the layers, which `Layer` notices.
     # The first tag is under `kek`, which opens the volume even while a re-wrap adds another KEK.
@@ -124,17 +124,24 @@ def read_block(layers, number):
 
 class Layer:
     def __init__(self, volume, descriptor, record, kek, kek_id):
-        (epoch,) = record["epochs"]
-        assert epoch["cipher"] == "aes-256-xts-plain64-4096"
-        (envelope,) = [found for found in epoch["envelopes"] if uuid.UUID(found["kek"]).bytes == kek_id]
         if record.get("log"):
             expect_empty_log(os.path.join(volume, f"log-{record['id']}"))
         self.volume, self.record = volume, record
-        self.dek = open_envelope(envelope, descriptor, record, epoch, kek, kek_id)
+        self.dek = self.open_dek(descriptor, kek, kek_id) if kek else self.expect_clear()
         self.blocks = -(-(record.get("size_bytes") or descriptor["size_bytes"]) // BLOCK_BYTES)
         self.file = open(os.path.join(volume, f"layer-{record['id']}"), "rb")
         self.discards = set()
         self.tags = None
+
+    def open_dek(self, descriptor, kek, kek_id):
+        (epoch,) = self.record["epochs"]
+        assert epoch["cipher"] == "aes-256-xts-plain64-4096"
+        (envelope,) = [found for found in epoch["envelopes"] if uuid.UUID(found["kek"]).bytes == kek_id]
+        return open_envelope(envelope, descriptor, self.record, epoch, kek, kek_id)
+
+    def expect_clear(self):
+        if self.record["epochs"] or self.record.get("integrity"):
+            sys.exit(f"layer {self.record['id']} is sealed, and the volume says that it is clear")
 
     def read_block(self, number):
         """The plain block, or None where the layer has nothing."""
@@ -146,6 +153,8 @@ class Layer:
             self.tags.expect(number, block)
         if not any(block):
             return None
+        if self.dek is None:
+            return block
         decryptor = Cipher(algorithms.AES(self.dek), modes.XTS(number.to_bytes(16, "little"))).decryptor()
         return decryptor.update(block) + decryptor.finalize()
 
@@ -153,7 +162,9 @@ class Layer:
         """Takes in which blocks hide what is below; a sector that no key of the volume vouches for is refused."""
         if not self.record["parent"]:
             return
-        taggers = [HmacSha256(hkdf(dek, b"strongroom discards key v1", 32)) for dek in deks]
+        # Of a clear volume everyone knows the key: its tags show accidents alone.
+        keys = [bytes(32) if dek is None else hkdf(dek, b"strongroom discards key v1", 32) for dek in deks]
+        taggers = [HmacSha256(key) for key in keys]
         path = os.path.join(self.volume, f"discards-{self.record['id']}")
         with open(path, "rb") as file:
             sectors = iter(lambda: file.read(SECTOR_BYTES), b"")
@@ -306,17 +317,27 @@ def main():
     parser.add_argument("volume")
     parser.add_argument("--key-file")
     parser.add_argument("--passphrase-fd", type=int)
+    parser.add_argument("--unencrypted", action="store_true")
     parser.add_argument("--snapshot", help="read what the volume held at this snapshot")
     arguments = parser.parse_args()
 
     descriptor, signed, tag = read_descriptor(arguments.volume)
-    kek = derive_kek(descriptor["encryption"]["kek"]["source"], arguments)
-    kek_id = hkdf(kek, b"strongroom kek id v1", 16)
-    if kek_id != uuid.UUID(descriptor["encryption"]["kek"]["id"]).bytes:
-        sys.exit(f"{arguments.volume}: this is not its key")
-    verifier = hmac.HMAC(descriptor_key(kek, descriptor), hashes.SHA256())
-    verifier.update(signed)
-    verifier.verify(tag)
+    if (descriptor["encryption"] is None) != arguments.unencrypted:
+        sys.exit(f"{arguments.volume}: is {'clear' if descriptor['encryption'] is None else 'encrypted'}")
+    if arguments.unencrypted:
+        kek = kek_id = None
+        digest = hashes.Hash(hashes.SHA256())
+        digest.update(signed)
+        if digest.finalize() != tag:
+            sys.exit(f"{arguments.volume}: its descriptor is damaged")
+    else:
+        kek = derive_kek(descriptor["encryption"]["kek"]["source"], arguments)
+        kek_id = hkdf(kek, b"strongroom kek id v1", 16)
+        if kek_id != uuid.UUID(descriptor["encryption"]["kek"]["id"]).bytes:
+            sys.exit(f"{arguments.volume}: this is not its key")
+        verifier = hmac.HMAC(descriptor_key(kek, descriptor), hashes.SHA256())
+        verifier.update(signed)
+        verifier.verify(tag)
 
     uppermost = uppermost_layer(descriptor, arguments.snapshot)
     chain = chain_of(descriptor, uppermost)

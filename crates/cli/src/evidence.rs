@@ -29,7 +29,8 @@ use crate::output::{Output, Table};
 that were under it, and who got it; beside it a signed head of the audit log, the records that all this is made of, the \
 clients with their roles, and what cannot be known, such as copies made by other means. It is signed by the key that \
 signs the audit log's heads (audit.pub in the key server's state), and the audit log has its hash. Anybody can verify it \
-with scripts/verify-evidence, which needs Python and OpenSSL and nothing of Strongroom's.
+with verify-evidence, which needs Python and OpenSSL and nothing of Strongroom's: it is in /usr/share/strongroom, and in \
+scripts of the source.
 
 With --vm it is about all keys that were made for the VM, also those that it has left, and also after the VM was deleted \
 (give its id). So it is the report of a re-encryption ('vm key rotate --data', 'volume rekey --data') and of a destroyed \
@@ -135,7 +136,7 @@ impl fmt::Display for Written {
             "{}: signed by {signed_by}, up to line {sequence} of the audit log {log}",
             file.display()
         )?;
-        write!(f, "verify it with: scripts/verify-evidence {} --key audit.pub", file.display())
+        write!(f, "verify it with: verify-evidence {} --key audit.pub", file.display())
     }
 }
 
@@ -173,7 +174,13 @@ impl EvidenceArguments {
         if let Ok(id) = vm.parse() {
             return Ok(id);
         }
-        let view: VmView = self.server.control_plane()?.get(&format!("/v1/vms/{}", segment(vm)))?;
+        let asked = self.server.control_plane().and_then(|api| api.get(&format!("/v1/vms/{}", segment(vm))));
+        let view: VmView = asked.map_err(|error| {
+            CliError::Usage(format!(
+                "{vm} is a name, which only the control plane knows, and not an id: {error}; give the VM's id if it is \
+                 elsewhere, or deleted"
+            ))
+        })?;
         Ok(view.summary.id)
     }
 }

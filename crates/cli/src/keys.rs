@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use strongroom_datastore::file::{DatastoreError, Descriptor, KekRecord, Protection};
+use strongroom_datastore::file::{DatastoreError, Descriptor, KekRecord, Protection, describe};
 use strongroom_files::FileError;
 use strongroom_jobs::datastores::{KnownDatastores, vm_of};
 use strongroom_jobs::{KeyRefusal, PresentKeys};
@@ -231,6 +231,35 @@ impl KeyArguments {
         // The secret is not needed again, so only one copy of the key remains, with the caller.
         self.secret.borrow_mut().take();
         found
+    }
+
+    /// The key of new DEKs of the volume at `path`, if a re-encryption under another key is not
+    /// finished: from its provider, or the key file.
+    pub fn next_of(&self, path: &Path, key_file: Option<&Path>) -> Result<Option<Kek>, CliError> {
+        let descriptor = describe(path)?.descriptor;
+        let next = descriptor.encryption.as_ref().and_then(|encryption| encryption.next_kek.as_ref());
+        let Some(record) = next.filter(|_| descriptor.reencrypting.is_some()) else { return Ok(None) };
+        match (&record.source, key_file) {
+            (KekSource::Provider(key), _) => {
+                let keyring = self.keyring()?;
+                provided_kek(|| keyring.fetch(key), path, key, record.id).map(Some)
+            }
+            (KekSource::KeyFile {}, Some(key_file)) => {
+                let kek = record.source.kek(&read_key_file(key_file)?)?;
+                let (path, key_file) = (path.to_owned(), key_file.to_owned());
+                kek.expect_id(record.id).map_err(|_| CliError::WrongKeyFile { path, key_file })?;
+                Ok(Some(kek))
+            }
+            (KekSource::KeyFile {}, None) => Err(CliError::NoKey {
+                path: path.to_owned(),
+                next: "its data keys are being renewed under another key; give that with --next-key-file FILE, or finish \
+                       'volume rekey --data' first",
+            }),
+            (KekSource::Passphrase(_), _) => Err(CliError::NoKey {
+                path: path.to_owned(),
+                next: "its data keys are being renewed under a passphrase; finish 'volume rekey --data' first",
+            }),
+        }
     }
 
     fn found_for(

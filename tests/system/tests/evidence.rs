@@ -108,6 +108,62 @@ fn the_report_of_a_re_encryption_is_true_and_says_what_is_left() {
 }
 
 #[test]
+fn the_report_of_an_encryption_says_what_was_freed_in_clear() {
+    let scratch = Scratch::new();
+    let user = KeyServerUser::new(&scratch);
+    let server = user.serve("keyserver");
+    user.runs(&["volume", "create", "ds/vm1", "--size", "4M", "--unencrypted"]);
+    let socket = user.strongroom.path("vm.sock");
+    let words = ["volume", "expose", "ds/vm1", "--nbd", "unix:vm.sock", "--unencrypted"];
+    let mut exposed = user.start("expose", &words);
+    exposed.wait_for_line("its NBD URI", DEADLINE, |line| line.starts_with("nbd+unix:"));
+    write(&socket, 0..200, "first");
+    user.runs(&["volume", "snapshot", "create", "ds/vm1", "one"]);
+    write(&socket, 100..300, "second");
+    user.strongroom.run_shell("mkdir kept; cp -a ds/vm1/layer-* ds/vm1/descriptor kept").success();
+    // Nothing opens the copy's descriptor, as it is clear.
+    let find = || {
+        let marker = format!("kept/descriptor --marker '{MARKER}' ds");
+        user.strongroom.run_shell(&format!("'{FINDER}' {marker}"))
+    };
+    assert!(find().failure().contains("show the marker"));
+
+    user.runs(&["volume", "encrypt", "ds/vm1", "--to-key-provider", "embedded", "--integrity"]);
+    let key = key_of(&user, "ds/vm1");
+    println!("{}", find().success());
+    assert_eq!(conclusion(&user, &key, "1.evidence"), "needed");
+    verify(&user, "1.evidence --key home/keyserver/audit.pub --audit home/keyserver/audit").success();
+    let evidence = fs::read_to_string(scratch.path("1.evidence")).unwrap();
+    let evidence: Value = serde_json::from_str(evidence.lines().nth(1).unwrap()).unwrap();
+    let records = evidence["records"].to_string();
+    let freed = records.split(r#""clear_bytes_freed":""#).nth(1).unwrap_or_else(|| panic!("{records}"));
+    let freed: usize = freed.split('"').next().unwrap().parse().unwrap();
+    // Both layers, of which one is in its log when the job begins.
+    assert!((200 * BLOCK..8 << 20).contains(&freed), "{freed}");
+    assert!(evidence["not_known"].to_string().contains("or in clear if the volume was clear"));
+    // What somebody has kept is what nobody can know of.
+    user.strongroom.run_shell("cp -a kept/layer-* ds").success();
+    assert!(find().failure().contains("show the marker"));
+    user.strongroom.run_shell("rm ds/layer-*").success();
+
+    // And back: nothing is under the key any more.
+    user.runs(&["volume", "decrypt", "ds/vm1"]);
+    assert_eq!(conclusion(&user, &key, "2.evidence"), "unneeded");
+    verify(&user, "2.evidence --key home/keyserver/audit.pub --audit home/keyserver/audit").success();
+    assert!(exposed.terminate(DEADLINE).success());
+    let reader = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/read-layer.py");
+    user.strongroom.run_shell(&format!("'{reader}' ds/vm1 --unencrypted > plain")).success();
+    let plain = fs::read(scratch.path("plain")).unwrap();
+    for number in 0..300 {
+        let text = if number < 100 { "first" } else { "second" };
+        let line = format!("{MARKER}, {text}, block {number}\n");
+        let block: Vec<u8> = line.bytes().cycle().take(BLOCK).collect();
+        assert!(plain[number * BLOCK..][..BLOCK] == block, "block {number}");
+    }
+    assert!(server.terminate(DEADLINE).success());
+}
+
+#[test]
 fn a_file_that_was_forged_cut_or_repeated_is_refused() {
     let scratch = Scratch::new();
     let user = KeyServerUser::new(&scratch);

@@ -79,6 +79,7 @@ mod vm_statistics;
 mod vm_walls;
 mod vms;
 mod vms_killed;
+mod volume_changes_at_once;
 mod volume_maps;
 mod volume_merges;
 mod volume_snapshots;

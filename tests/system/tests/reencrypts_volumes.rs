@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::worker_support::{NbdClient, VerifiedIo, wait_until};
@@ -64,10 +64,18 @@ fn volume_with_snapshots<'test>(
 
 /// The content, as a program without anything of ours reads it.
 fn read(scratch: &Scratch, volume: &Volume<'_>, key: &Path, snapshot: &str) -> Vec<u8> {
+    read_with(scratch, volume, &format!("--key-file '{}'", key.display()), snapshot)
+}
+
+/// That of a clear volume.
+fn read_clear(scratch: &Scratch, volume: &Volume<'_>, snapshot: &str) -> Vec<u8> {
+    read_with(scratch, volume, "--unencrypted", snapshot)
+}
+
+fn read_with(scratch: &Scratch, volume: &Volume<'_>, how: &str, snapshot: &str) -> Vec<u8> {
     let name = format!("plain-{snapshot}");
     let of = if snapshot.is_empty() { String::new() } else { format!("--snapshot {snapshot}") };
-    let (path, key) = (volume.path(), key.display());
-    let script = format!("'{READER}' '{}' --key-file '{key}' {of} > {name}", path.display());
+    let script = format!("'{READER}' '{}' {how} {of} > {name}", volume.path().display());
     CommandLine::new(scratch).run_shell(&script).success();
     fs::read(scratch.path(&name)).unwrap()
 }
@@ -290,6 +298,44 @@ fn write_again(socket: &Path, blocks: std::ops::Range<u64>, text: &str) {
     });
 }
 
+/// The content of the volume's descriptor.
+fn descriptor_of(volume: &Volume<'_>) -> Value {
+    let content = fs::read(volume.path().join("descriptor")).unwrap();
+    let length = u32::from_le_bytes(content[12..16].try_into().unwrap()) as usize;
+    serde_json::from_slice(&content[16..16 + length]).unwrap()
+}
+
+/// No data key is under the KEK of the old ones and that of the new ones.
+fn expect_each_key_under_one_kek(volume: &Volume<'_>) {
+    let descriptor = descriptor_of(volume);
+    for layer in descriptor["layers"].as_array().unwrap() {
+        for epoch in layer["epochs"].as_array().unwrap() {
+            assert_eq!(epoch["envelopes"].as_array().unwrap().len(), 1, "{descriptor}");
+        }
+    }
+}
+
+/// Runs `strongroom volume ARGUMENTS` on the volume, until one of its layers is done, and kills it.
+fn killed_half_done(volume: &Volume<'_>, arguments: &str) {
+    let path = volume.path();
+    let script = format!(
+        r#"exec "$STRONGROOM" volume {arguments} '{}' --home home --rate 4M --lock-wait 1m"#,
+        path.display()
+    );
+    let before = descriptor_of(volume)["layers"].as_array().unwrap().clone();
+    let is_time = || {
+        let now = descriptor_of(volume);
+        let is_old = |layer: &&Value| before.iter().any(|old| old["id"] == layer["id"]);
+        let old = now["layers"].as_array().unwrap().iter().filter(is_old).count();
+        !now["reencrypting"].is_null() && old < before.len()
+    };
+    let finished = CommandLine::new(volume.scratch()).run_shell_until(&script, is_time);
+    assert!(finished.is_none(), "it was done too early: {finished:?}");
+    let now = descriptor_of(volume);
+    let is_old = |layer: &Value| before.iter().any(|old| old["id"] == layer["id"]);
+    assert!(now["layers"].as_array().unwrap().iter().any(is_old), "it was done too early");
+}
+
 fn rekeyed_while_it_is_used(arguments: &[&str]) {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
@@ -313,6 +359,7 @@ fn rekeyed_while_it_is_used(arguments: &[&str]) {
         || {
             interrupted += 1;
             io.wait_for_more(20);
+            expect_each_key_under_one_kek(&volume);
             match interrupted {
                 1 => kill_worker(&volume),
                 2 => make_snapshot(&strongroom, &path, "meanwhile"),
@@ -351,4 +398,183 @@ fn an_exposed_volume_is_rekeyed_while_it_is_used_and_the_job_is_killed() {
 #[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn an_exposed_volume_with_tags_is_rekeyed_while_it_is_used_and_the_job_is_killed() {
     rekeyed_while_it_is_used(&["--integrity"]);
+}
+
+/// Exposes the volume with other arguments than its protection at first. Returns the socket, too.
+fn expose_again(volume: &Volume<'_>, arguments: &[&str]) -> (strongroom_system_tests::Process, PathBuf) {
+    let path = volume.path().display().to_string();
+    let words = [&["--lock-wait", "30s"], arguments].concat();
+    let (process, _) = CommandLine::new(volume.scratch()).expose(&path, &words);
+    (process, volume.scratch().path("vm.sock"))
+}
+
+fn encrypted_and_decrypted_while_it_is_used(tags: &str) {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    let volume = volume_with_snapshots(&scratch, Protection::Unencrypted, &[]);
+    strongroom.write_key_file("new.key", &[2; 32]);
+    let key = scratch.path("new.key");
+    let before = CONTENTS.map(|snapshot| read_clear(&scratch, &volume, snapshot));
+    fs::copy(volume.path().join("descriptor"), scratch.path("old.descriptor")).unwrap();
+    let path = volume.path().display().to_string();
+    let unchanged = |after: &[Vec<u8>; 3]| {
+        assert!(before[1..] == after[1..], "a snapshot has changed");
+        let first = FIRST as usize * BLOCK;
+        assert!(before[0][first..] == after[0][first..], "what was written before has changed");
+    };
+
+    // Killed between two layers, and at any other moment; a worker dies, too, and a snapshot is
+    // made.
+    let exposed = volume.expose();
+    let io = VerifiedIo::start(exposed.socket());
+    io.wait_for_more(50);
+    let disturb = |socket: &Path, interrupted: &mut usize, io: &VerifiedIo, name: &str| {
+        *interrupted += 1;
+        io.wait_for_more(20);
+        match *interrupted {
+            1 => kill_worker(&volume),
+            2 => make_snapshot(&strongroom, &path, name),
+            _ => {}
+        }
+        write_again(socket, 60..70, "meanwhile");
+    };
+    let mut interrupted = 0;
+    let encrypt = format!("encrypt {tags} --to-key-file new.key");
+    let (answer, kills) = killed_until_done(&scratch, &volume, &encrypt, || {
+        disturb(exposed.socket(), &mut interrupted, &io, "meanwhile");
+    });
+    println!("{kills} kills; {answer}");
+    assert!(kills > 0);
+    io.wait_for_more(50);
+    // The next worker has no clear layer any more.
+    kill_worker(&volume);
+    io.wait_for_more(50);
+    io.stop();
+    write_again(exposed.socket(), 60..70, "third");
+    assert!(exposed.close().success());
+    // No file of the datastore shows what was written.
+    find(&scratch, &volume, "old.descriptor", &key).success();
+    unchanged(&CONTENTS.map(|snapshot| read(&scratch, &volume, &key, snapshot)));
+    strongroom.run(&["volume", "check", &path, "--data", "--key-file", "new.key"]).success();
+    strongroom.run(&["volume", "snapshot", "delete", &path, "meanwhile", "--key-file", "new.key"]).success();
+
+    let (exposed, socket) = expose_again(&volume, &["--key-file", "new.key"]);
+    // The next client expects nothing there.
+    NbdClient::connect(&socket).unwrap().write_zeroes(0, FIRST as usize * BLOCK).unwrap();
+    let io = VerifiedIo::start(&socket);
+    let mut interrupted = 0;
+    let (answer, kills) = killed_until_done(&scratch, &volume, "decrypt --key-file new.key", || {
+        disturb(&socket, &mut interrupted, &io, "back");
+    });
+    println!("{kills} kills; {answer}");
+    assert!(answer["kek_id"].is_null());
+    io.wait_for_more(50);
+    kill_worker(&volume);
+    io.wait_for_more(50);
+    io.stop();
+    write_again(&socket, 60..70, "third");
+    assert!(exposed.terminate(DEADLINE).success());
+    unchanged(&CONTENTS.map(|snapshot| read_clear(&scratch, &volume, snapshot)));
+}
+
+#[test]
+fn an_exposed_volume_is_encrypted_and_decrypted_while_it_is_used_and_the_job_is_killed() {
+    encrypted_and_decrypted_while_it_is_used("");
+}
+
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn an_exposed_volume_gets_tags_with_its_encryption_while_it_is_used() {
+    encrypted_and_decrypted_while_it_is_used("--integrity");
+}
+
+#[test]
+fn a_half_encrypted_volume_is_served_again_only_as_a_person_says() {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    let volume = volume_with_snapshots(&scratch, Protection::Unencrypted, &[]);
+    strongroom.write_key_file("new.key", &[2; 32]);
+    let before = CONTENTS.map(|snapshot| read_clear(&scratch, &volume, snapshot));
+    fs::copy(volume.path().join("descriptor"), scratch.path("old.descriptor")).unwrap();
+    let exposed = volume.expose();
+    killed_half_done(&volume, "encrypt --to-key-file new.key");
+    exposed.kill();
+    let path = volume.path().display().to_string();
+    let key = ["--key-file", "new.key"];
+    for (arguments, refusal) in [
+        (&key[..], "is being re-encrypted"),
+        (&["--unencrypted"], "is encrypted"),
+        (&["--key-file", "new.key", "--unfinished", "decrypt"], "is being re-encrypted"),
+        (&["--unencrypted", "--unfinished", "encrypt"], "is encrypted"),
+    ] {
+        let words = [&["--lock-wait", "30s"], arguments].concat();
+        let refused = strongroom.try_expose(&path, &words).failure();
+        assert!(refused.contains(refusal), "{arguments:?}: {refused}");
+    }
+    // The descriptor of before, which nothing authenticates, is not taken with the key.
+    let now = fs::read(volume.path().join("descriptor")).unwrap();
+    fs::copy(scratch.path("old.descriptor"), volume.path().join("descriptor")).unwrap();
+    let words = [&["--lock-wait", "30s", "--unfinished", "encrypt"], &key[..]].concat();
+    let refused = strongroom.try_expose(&path, &words).failure();
+    assert!(refused.contains("is not encrypted"), "{refused}");
+    fs::write(volume.path().join("descriptor"), now).unwrap();
+
+    let (exposed, socket) = expose_again(&volume, &["--key-file", "new.key", "--unfinished", "encrypt"]);
+    let first = FIRST as usize * BLOCK;
+    let mut client = NbdClient::connect(&socket).unwrap();
+    for block in [0, 120, 250, 1200, 1999] {
+        let at = first + block * BLOCK;
+        let mut found = [0; BLOCK];
+        client.read(at as u64, &mut found).unwrap();
+        assert!(found[..] == before[0][at..at + BLOCK], "block {block}");
+    }
+    drop(client);
+    write_again(&socket, 2000..2100, "sealed");
+    let encrypt = ["volume", "encrypt", &path, "--home", "home", "--to-key-file", "new.key"];
+    strongroom.run(&encrypt).success();
+    assert!(exposed.terminate(DEADLINE).success());
+    let key = scratch.path("new.key");
+    find(&scratch, &volume, "old.descriptor", &key).success();
+    let after = CONTENTS.map(|snapshot| read(&scratch, &volume, &key, snapshot));
+    assert!(before[1..] == after[1..], "a snapshot has changed");
+    let end = first + 2000 * BLOCK;
+    assert!(before[0][first..end] == after[0][first..end], "what was written before has changed");
+}
+
+#[test]
+fn an_exposed_volume_that_is_rekeyed_needs_both_keys_until_it_is_done() {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    let volume = volume_with_snapshots(&scratch, Protection::Encrypted, &[]);
+    let old_key = volume.key_file();
+    strongroom.write_key_file("new.key", &[2; 32]);
+    let before = CONTENTS.map(|snapshot| read(&scratch, &volume, &old_key, snapshot));
+    fs::copy(volume.path().join("descriptor"), scratch.path("old.descriptor")).unwrap();
+    let exposed = volume.expose();
+    let rekey = format!("rekey --data --key-file '{}' --to-key-file new.key", old_key.display());
+    killed_half_done(&volume, &rekey);
+    expect_each_key_under_one_kek(&volume);
+    exposed.kill();
+    let path = volume.path().display().to_string();
+    let old = old_key.to_str().unwrap();
+    for (arguments, refusal) in [
+        (&["--key-file", old][..], "--next-key-file"),
+        (&["--key-file", old, "--next-key-file", old], "is not that of"),
+        (&["--key-file", "new.key", "--next-key-file", "new.key"], "is being re-encrypted"),
+    ] {
+        let words = [&["--lock-wait", "30s"], arguments].concat();
+        let refused = strongroom.try_expose(&path, &words).failure();
+        assert!(refused.contains(refusal), "{arguments:?}: {refused}");
+    }
+    let (exposed, socket) = expose_again(&volume, &["--key-file", old, "--next-key-file", "new.key"]);
+    write_again(&socket, 60..70, "third");
+    let script = format!(r#""$STRONGROOM" volume {rekey} '{path}' --home home"#);
+    strongroom.run_shell(&script).success();
+    kill_worker(&volume);
+    write_again(&socket, 60..70, "third");
+    assert!(exposed.terminate(DEADLINE).success());
+    let new_key = scratch.path("new.key");
+    find(&scratch, &volume, "old.descriptor", &old_key).success();
+    let after = CONTENTS.map(|snapshot| read(&scratch, &volume, &new_key, snapshot));
+    assert!(before == after, "the content has changed");
 }

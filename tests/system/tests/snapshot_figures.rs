@@ -122,6 +122,19 @@ fn chains_are_read_and_written_and_merged_beside_others() {
     assert_eq!(found.goals.len(), 4);
     let found = measure(&scratch, &config, Part::Merge);
     assert_eq!(lines(&found.directory.join("samples.jsonl")).len(), 4);
+    let found = measure(&scratch, &config, Part::Reencrypt);
+    assert_eq!(lines(&found.directory.join("samples.jsonl")).len(), 4);
+    assert_eq!(found.goals.len(), 2);
+}
+
+#[test]
+fn rewriting_is_measured_beside_copies() {
+    let scratch = Scratch::new();
+    let config = config(&scratch);
+    let config = SnapshotsConfig { sizes: Sizes { merge: 16 * MIB, ..config.sizes }, ..config };
+    let found = measure(&scratch, &config, Part::Rewrite);
+    assert_eq!(lines(&found.directory.join("samples.jsonl")).len(), 3);
+    assert_eq!(found.goals.len(), 1);
 }
 
 #[test]

@@ -119,6 +119,10 @@ impl KeyEpoch {
     /// The epoch of a new volume's first DEK.
     pub const FIRST: KeyEpoch = KeyEpoch(NonZeroU32::MIN);
 
+    /// The seal of the blocks of a clear layer. No DEK has it: a volume's next epoch is always
+    /// above those of its DEKs.
+    pub const CLEAR: KeyEpoch = KeyEpoch(NonZeroU32::MAX);
+
     /// The epoch with this number; `None` for zero.
     pub const fn new(number: u32) -> Option<Self> {
         match NonZeroU32::new(number) {

@@ -16,6 +16,7 @@ use ureq::http::{HeaderValue, Request, Response};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use zeroize::Zeroizing;
 
+use super::Options;
 use crate::error::CliError;
 
 /// The longest response that is read, in bytes; a page of a thousand VMs is below 1 MiB.
@@ -37,6 +38,7 @@ pub struct Http {
     token: SecretBytes,
     ca_file: PathBuf,
     token_file: PathBuf,
+    options: Options,
 }
 
 /// The files that the trusted certificate and the token were read from, for messages.
@@ -45,6 +47,8 @@ pub struct Files<'paths> {
     pub ca: &'paths Path,
     /// The token's file.
     pub token: &'paths Path,
+    /// The options that name others.
+    pub options: Options,
 }
 
 impl Http {
@@ -52,7 +56,8 @@ impl Http {
         let unusable = || {
             let path = files.ca.display();
             CliError::Usage(format!(
-                "{path} holds no certificate; give the control plane's own with --api-ca FILE"
+                "{path} holds no certificate{}",
+                files.options.suggest("; give the control plane's own with --api-ca FILE")
             ))
         };
         let roots: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(pem)
@@ -83,7 +88,8 @@ impl Http {
                 "'{url}' is no address of a control plane: write https://HOST:PORT"
             )));
         }
-        Ok(Self { agent, url, token, ca_file: files.ca.to_owned(), token_file: files.token.to_owned() })
+        let Files { ca, token: token_file, options } = *files;
+        Ok(Self { agent, url, token, ca_file: ca.to_owned(), token_file: token_file.to_owned(), options })
     }
 
     pub fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, CliError> {
@@ -188,10 +194,11 @@ impl Http {
             Some(rustls::Error::InvalidCertificate(_)) => CliError::Api {
                 code: "api_certificate".to_owned(),
                 message: format!(
-                    "the control plane at {} shows another certificate than that in {}; give its own, control/api.crt of its home, with \
-                     --api-ca FILE, and if it should be the same, do not go on: somebody else may answer there",
+                    "the control plane at {} shows another certificate than that in {}{}; if it should be the same, do not go on: \
+                     somebody else may answer there",
                     self.url,
-                    self.ca_file.display()
+                    self.ca_file.display(),
+                    self.options.suggest("; give its own, control/api.crt of its home, with --api-ca FILE")
                 ),
             },
             _ => self.unreachable(&error),
@@ -218,10 +225,12 @@ impl Http {
             Ok(ErrorBody { error }) if error.code == ErrorCode::Unauthorized => CliError::Api {
                 code: "unauthorized".to_owned(),
                 message: format!(
-                    "the control plane at {} does not know the token in {}; give the file of one that it knows, such as control/token \
-                     of its home, with --api-token-file FILE",
+                    "the control plane at {} does not know the token in {}{}",
                     self.url,
-                    self.token_file.display()
+                    self.token_file.display(),
+                    self.options.suggest(
+                        "; give the file of one that it knows, such as control/token of its home, with --api-token-file FILE"
+                    )
                 ),
             },
             Ok(ErrorBody { error }) => CliError::problem(&error),

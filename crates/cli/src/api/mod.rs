@@ -65,6 +65,30 @@ pub struct ApiArguments {
 
     #[command(flatten)]
     home: HomeArguments,
+
+    /// Which options the command has, for what it suggests.
+    #[arg(skip)]
+    options: Options,
+}
+
+/// The options of a command that asks a control plane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Options {
+    /// Those of [`ApiArguments`].
+    #[default]
+    All,
+    /// None: it asks the one of its home.
+    None,
+}
+
+impl Options {
+    /// `text`, which suggests an option, if the command has it.
+    pub fn suggest(self, text: &'static str) -> &'static str {
+        match self {
+            Self::All => text,
+            Self::None => "",
+        }
+    }
 }
 
 /// The content of a control plane's address file.
@@ -88,7 +112,7 @@ pub struct Api {
 impl ApiArguments {
     /// The control plane of this machine, with this home.
     pub fn of_home(home: &HomeArguments) -> Self {
-        Self { home: home.clone(), ..Self::default() }
+        Self { home: home.clone(), options: Options::None, ..Self::default() }
     }
 
     /// Reads the address, certificate and token. It sends no request.
@@ -97,23 +121,27 @@ impl ApiArguments {
         let given = self.api.clone().or_else(|| std::env::var(URL_VARIABLE).ok());
         let url = match given {
             Some(url) => url,
-            None => address(&home)?,
+            None => address_for(&home, self.options)?,
         };
         let ca = self.api_ca.clone().unwrap_or_else(|| home.join(CERTIFICATE_FILE));
         let token = self.api_token_file.clone().unwrap_or_else(|| home.join(TOKEN_FILE));
-        let files = Files { ca: &ca, token: &token };
-        Ok(Api { http: Http::new(url, &read(&ca)?, read_token(&token)?, &files)? })
+        let files = Files { ca: &ca, token: &token, options: self.options };
+        Ok(Api { http: Http::new(url, &read(&ca)?, read_token(&token, self.options)?, &files)? })
     }
 }
 
 /// The address of this home's control plane.
 pub fn address(home: &Path) -> Result<String, CliError> {
+    address_for(home, Options::None)
+}
+
+fn address_for(home: &Path, options: Options) -> Result<String, CliError> {
     let path = home.join(ADDRESS_FILE);
     if !path.exists() {
         return Err(CliError::Usage(format!(
-            "no control plane runs here ({} is not there): start one with `strongroom serve`, or name one with --api URL, \
-             --api-ca FILE and --api-token-file FILE",
-            path.display()
+            "no control plane runs here ({} is not there): start one with `strongroom serve`{}",
+            path.display(),
+            options.suggest(", or name one with --api URL, --api-ca FILE and --api-token-file FILE")
         )));
     }
     let listens: Listens = state_file::read(&path, ADDRESS_FORMAT)
@@ -126,13 +154,14 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
     strongroom_files::read(path, FILE_BYTES_MAX).map(Zeroizing::new).map_err(failed)
 }
 
-fn read_token(path: &Path) -> Result<SecretBytes, CliError> {
+fn read_token(path: &Path, options: Options) -> Result<SecretBytes, CliError> {
     let content = read(path)?;
     let mut token = Zeroizing::new(content.trim_ascii().to_vec());
     if token.is_empty() {
         return Err(CliError::Usage(format!(
-            "{} holds no token; give the file of one with --api-token-file FILE",
-            path.display()
+            "{} holds no token{}",
+            path.display(),
+            options.suggest("; give the file of one with --api-token-file FILE")
         )));
     }
     Ok(SecretBytes::from_slice_and_wipe(&mut token)?)

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use strongroom_datastore::file::NewTags;
 use strongroom_jobs::reencrypt::NewSeal;
-use strongroom_worker::Throttle;
 
 use super::create::TagArguments;
 use super::open::{FreshnessArguments, LockArguments};
-use super::reencrypt::Reencryption;
+use super::reencrypt::{Reencryption, ThrottleArguments};
 use super::rekey::TargetArguments;
 use crate::error::CliError;
 use crate::keys::KeyArguments;
@@ -19,9 +18,11 @@ use crate::output::Output;
 #[derive(Debug, Args)]
 #[command(
     after_help = "The volume, with its snapshots, is rewritten, one layer after the other; the datastore needs room for \
-the largest layer once more. The volume must not be exposed. If the command is interrupted or killed, run it \
-again to continue, or 'volume decrypt' to go back; until then the volume does not open. The old files are \
-removed, not overwritten: what the disk below keeps of freed blocks is still readable there.
+the largest layer once more. An exposed volume is used meanwhile: what is written from then on is encrypted, \
+and the job pauses so that clients keep --clients-keep percent of their speed. If the command is interrupted \
+or killed, run it again to continue, or 'volume decrypt' to go back. Until then the volume opens only with \
+'volume expose --unfinished encrypt', and needs its key. The old files are removed, not overwritten: what the \
+disk below keeps of freed blocks is still readable there.
 
 Examples:
   strongroom volume encrypt ./ds/vm1 --to-key-file vm1.key
@@ -36,6 +37,9 @@ pub struct EncryptArguments {
 
     #[command(flatten)]
     target: TargetArguments,
+
+    #[command(flatten)]
+    throttle: ThrottleArguments,
 
     #[command(flatten)]
     key: KeyArguments,
@@ -56,7 +60,7 @@ impl EncryptArguments {
             path: &self.path,
             to: NewSeal::FirstKek(&source),
             tags: self.tags.integrity().map_or(NewTags::Kept, NewTags::By),
-            throttle: Throttle::default(),
+            throttle: self.throttle.into(),
             key: &self.key,
             freshness: self.freshness,
             lock: self.lock,

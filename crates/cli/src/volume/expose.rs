@@ -5,22 +5,23 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, fstat, stat};
 use serde::Serialize;
-use strongroom_datastore::file::{Access, Deks, OpenLayer, VolumeHead};
+use strongroom_datastore::file::{Access, Deks, OpenLayer, Protection, VolumeHead};
 use strongroom_files::FileError;
 use strongroom_frontend::listen::{self, Listener};
 use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
+use strongroom_keys::Kek;
 use strongroom_libvirt::device::SUGGESTED_QUEUES;
 use strongroom_processes::Signals;
 use strongroom_types::{display_bytes, shell_word, without_numbers};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::placement::NumaNode;
 use strongroom_worker::supervise::{
-    Birthright, Exposure, StarterBirth, StarterProcess, Supervisor, VolumeKek, Workers, confine,
+    Birthright, Exposure, StarterBirth, StarterProcess, Supervisor, VolumeKek, VolumeSeal, Workers, confine,
 };
 
 use super::attach::{Attachment, Show};
@@ -88,6 +89,16 @@ pub struct ExposeArguments {
     #[arg(long, value_name = "N|auto|none", default_value_t)]
     numa_node: NumaNode,
 
+    /// Expose a volume that 'volume encrypt' or 'volume decrypt' has not finished: some of its
+    /// layers are clear, and with 'decrypt' so is what is written
+    #[arg(long, value_name = "JOB")]
+    unfinished: Option<UnfinishedJob>,
+
+    /// Read the new key from FILE, of a volume whose 'volume rekey --data --to-key-file FILE' is
+    /// not finished; --key-file gives the present one
+    #[arg(long, value_name = "FILE")]
+    next_key_file: Option<PathBuf>,
+
     /// Fail if the volume's key is unavailable, instead of waiting for it
     #[arg(long)]
     no_key_wait: bool,
@@ -99,8 +110,33 @@ pub struct ExposeArguments {
     tls: TlsArguments,
 }
 
-/// An open volume, for two processes, and its key.
-type OpenedApart = (VolumeHead, OpenLayer, Deks, VolumeKey);
+/// A job that leaves clear layers in an encrypted volume until it is finished.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum UnfinishedJob {
+    /// `volume encrypt`
+    Encrypt,
+    /// `volume decrypt`
+    Decrypt,
+}
+
+impl UnfinishedJob {
+    fn seal(self) -> VolumeSeal {
+        match self {
+            Self::Encrypt => VolumeSeal::Encrypting,
+            Self::Decrypt => VolumeSeal::Decrypting,
+        }
+    }
+}
+
+/// An open volume, for two processes, and its keys.
+struct OpenedApart {
+    head: VolumeHead,
+    layer: OpenLayer,
+    deks: Deks,
+    key: VolumeKey,
+    /// The key of new DEKs, of a volume whose data keys are being renewed under another one.
+    next: Option<Kek>,
+}
 
 #[derive(Serialize)]
 struct Exposed {
@@ -162,7 +198,7 @@ impl ExposeArguments {
             return Err(CliError::Usage(text.to_owned()));
         }
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let (head, layer, deks, key) = match self.open.open_apart(&self.path, access) {
+        let OpenedApart { head, layer, deks, key, next } = match self.open_apart(access) {
             Err(error) if error.key_may_come_back() && !self.no_key_wait => {
                 self.wait_for_key(output, access, error)?
             }
@@ -196,9 +232,16 @@ impl ExposeArguments {
         let path = self.path.clone();
         let (keyring, leases) =
             self.open.key.keyring_and_leases(move |event| key_events::tell(&path, event))?;
+        let kek = VolumeKek::new(key.into_kek(), leases)?;
+        let is_unfinished = head.descriptor().reencrypting.is_some();
+        let kek = match (self.unfinished.filter(|_| is_unfinished), next) {
+            (Some(job), _) => kek.unfinished(job.seal()),
+            (None, Some(next)) => kek.and_next_kek(next),
+            (None, None) => kek,
+        };
         let exposure = Exposure {
             head,
-            kek: VolumeKek::new(key.into_kek(), leases)?,
+            kek,
             keyring,
             listener,
             birthright: Birthright { frontend, tls_key, name, placement },
@@ -218,6 +261,21 @@ impl ExposeArguments {
             show: self.show,
         })?;
         Ok(supervisor.run(&signals)?)
+    }
+
+    fn open_apart(&self, access: Access) -> Result<OpenedApart, CliError> {
+        let next = self.open.key.next_of(&self.path, self.next_key_file.as_deref())?;
+        let opened = self.open.open_apart(&self.path, access, next.as_ref(), |key, next| {
+            match (self.unfinished, key.kek(), next) {
+                (Some(UnfinishedJob::Encrypt), Some(kek), _) => Protection::Encrypting(kek),
+                (Some(UnfinishedJob::Decrypt), Some(kek), _) => Protection::Decrypting(kek),
+                (None, Some(from), Some(to)) if from.id() != to.id() => Protection::Between { from, to },
+                (_, None, _) | (None, Some(_), _) => key.protection(),
+            }
+        });
+        let (head, layer, deks, key) = opened?;
+        let next = next.filter(|next| key.kek().is_some_and(|kek| kek.id() != next.id()));
+        Ok(OpenedApart { head, layer, deks, key, next })
     }
 
     /// From here on this process, which holds the key, parses messages of workers and of clients of
@@ -268,7 +326,7 @@ impl ExposeArguments {
             if signals.came() {
                 return Err(CliError::Interrupted);
             }
-            match self.open.open_apart(&self.path, access) {
+            match self.open_apart(access) {
                 Err(again) if again.key_may_come_back() => error = again,
                 opened => {
                     output.remark("The key is back.");

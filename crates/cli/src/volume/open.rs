@@ -6,9 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use strongroom_datastore::file::{
     Access, DatastoreError, Deks, DescribedVolume, Descriptor, OpenLayer, OpenOptions, OpenVolume,
-    VolumeHead, describe, open, open_apart,
+    Protection, VolumeHead, describe, open, open_apart,
 };
 use strongroom_jobs::rekey::Freshness;
+use strongroom_keys::Kek;
 use strongroom_types::{KekId, VolumeId};
 
 use crate::error::CliError;
@@ -86,17 +87,22 @@ impl OpenArguments {
         Ok((volume, key))
     }
 
-    /// As [`open`](Self::open), for two processes.
+    /// As [`open`](Self::open), for two processes. `under` says what protection is accepted, of the
+    /// volume's key and the next one.
     pub fn open_apart(
         &self,
         path: &Path,
         access: Access,
+        next: Option<&Kek>,
+        under: impl for<'k> FnOnce(&'k VolumeKey, Option<&'k Kek>) -> Protection<'k>,
     ) -> Result<(VolumeHead, OpenLayer, Deks, VolumeKey), CliError> {
         let key = self.ask_for_key(path)?;
-        let (mut head, layer, deks) = open_apart(path, &self.options(&key, access))?;
+        let protection = under(&key, next);
+        let options = OpenOptions { protection, ..self.options(&key, access) };
+        let (mut head, layer, deks) = open_apart(path, &options)?;
         head.descriptor().expect_volume(path, self.freshness.expect_volume)?;
         if access == Access::ReadWrite {
-            head.resolve_group(key.protection())?;
+            head.resolve_group(protection)?;
         }
         Ok((head, layer, deks, key))
     }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::Path;
 
+use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::NewTags;
 use strongroom_jobs::JobError;
@@ -14,15 +15,35 @@ use strongroom_keyserver::management::questions::RecordMove;
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_processes::Signals;
 use strongroom_providers::{Registry, SourceConfig};
-use strongroom_types::display_bytes;
-use strongroom_worker::{ReencryptProgress, Throttle};
+use strongroom_types::{KeyEpoch, display_bytes};
+use strongroom_worker::{ClientShare, ReencryptProgress, Throttle};
 
 use super::open::{FreshnessArguments, LockArguments};
+use super::snapshot::{parse_client_share, parse_rate};
 use crate::error::CliError;
 use crate::keys::KeyArguments;
 use crate::keyserver::administrator_of_home;
 use crate::output::Output;
 use crate::progress::Meter;
+
+/// How the job shares the machine with the clients of an exposed volume.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ThrottleArguments {
+    /// The most bytes per second that are rewritten while the volume is exposed, as in 50M
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    rate: Option<u64>,
+
+    /// What the clients of an exposed volume keep of their speed meanwhile, in percent: 0 to 99
+    #[arg(long, value_name = "PERCENT", value_parser = parse_client_share, default_value = "80")]
+    clients_keep: ClientShare,
+}
+
+impl From<ThrottleArguments> for Throttle {
+    fn from(arguments: ThrottleArguments) -> Self {
+        let ThrottleArguments { rate, clients_keep } = arguments;
+        Self { bytes_per_second: rate, clients_keep }
+    }
+}
 
 /// A re-encryption, as a person asks for it.
 pub struct Reencryption<'a> {
@@ -77,7 +98,7 @@ impl fmt::Display for Answer {
 /// Records a completed job at the key server of the home. Returns the key that it is about; `None`
 /// if none of the server's is involved.
 fn on_record(home: &Path, done: &ReencryptedVolume) -> Result<Option<ObjectId>, CliError> {
-    let RewriteFacts { volume, from, to, first_epoch, is_resumed } = &done.facts;
+    let RewriteFacts { volume, from, to, first_epoch, is_resumed, clear_bytes } = &done.facts;
     let registered = Registry::of_home(home).list()?;
     let is_embedded = |key: &&ProviderKey| {
         let mut configs =
@@ -93,11 +114,13 @@ fn on_record(home: &Path, done: &ReencryptedVolume) -> Result<Option<ObjectId>, 
     let Some(administrator) = administrator_of_home(home)? else {
         return Err(CliError::Usage("the key server is on another machine".to_owned()));
     };
-    let rewritten = first_epoch.map(|first_epoch| Rewritten {
+    let is_freed = to.is_some() && done.kept_by_others == 0;
+    let rewritten = Rewritten {
         layers: done.rewritten_layers as u64,
         bytes: done.rewritten_bytes,
-        first_epoch: first_epoch.number(),
-    });
+        first_epoch: first_epoch.map(KeyEpoch::number),
+        clear_bytes_freed: clear_bytes.filter(|_| is_freed),
+    };
     let moved = Move {
         vm: None,
         volumes: vec![*volume],
@@ -105,7 +128,7 @@ fn on_record(home: &Path, done: &ReencryptedVolume) -> Result<Option<ObjectId>, 
         to,
         data_keys: DataKeys::Renewed,
         is_shared: *is_resumed || done.kept_by_others > 0,
-        rewritten,
+        rewritten: Some(rewritten),
     };
     administrator.ask(RecordMove { moved })?;
     Ok(Some(key))

@@ -41,9 +41,9 @@ With --data one volume, with its snapshots, is rewritten under new data keys, on
 the datastore needs room for the largest layer once more. If the command is interrupted or killed, run it \
 again to continue; --cancel leaves a volume that is not exposed under the key that it had. Without a new key \
 (--to-...) the new data keys are under the present one, which still opens old data keys in old copies of \
-the descriptor. With one, no data key is ever under both, and until the volume is done it does not open. \
-An exposed volume gets its new key first, and is used meanwhile: the job pauses so that its clients keep \
---clients-keep percent of their speed. \
+the descriptor. With one, no data key is ever under both, and a volume that is not exposed does not open until it is done. \
+An exposed volume is used meanwhile: the job pauses so that its clients keep --clients-keep percent of their \
+speed. An exposure that is started before the job is done needs both keys (--next-key-file). \
 With --integrity the rewritten volume has tags of that algorithm, without them with --no-integrity.
 
 Examples:

@@ -145,7 +145,7 @@ impl VolumeHost<'_> {
         };
         let mut volume_kek = match &kek {
             Some(kek) => VolumeKek::leased(provider_key(kek)?, kek.id(), leases),
-            None => VolumeKek::new(None, leases).map_err(key_error)?,
+            None => VolumeKek::none_of_a_vm(leases),
         };
         if let Some(next) = &next {
             volume_kek = volume_kek.and_next(provider_key(next)?, next.id());

@@ -132,7 +132,7 @@ fn passes(provisioning: Provisioning) {
         Queue::new(&disk).run(request).result.unwrap();
         Destaged { disk, destaging: Destaging::of(&top, ring) }
     });
-    if let Err(failure) = suite.event_loops(ring).run() {
+    if let Err(failure) = suite.epoch(KeyEpoch::CLEAR).event_loops(ring).run() {
         panic!("{failure}");
     }
 }

@@ -12,7 +12,7 @@ use strongroom_datastore::file::*;
 use strongroom_io::conformance::Conformance;
 use strongroom_io::{IoError, Sealed};
 use strongroom_ring::Ring;
-use strongroom_types::VolumeSize;
+use strongroom_types::{KeyEpoch, VolumeSize};
 
 use support::{Destaged, Destaging};
 
@@ -41,7 +41,7 @@ fn passes(place: &str, provisioning: Provisioning, syncs_in_turn: bool) {
         let disk = Arc::new(FileDisk::new(layer).unwrap());
         Destaged { destaging: Destaging::of(&disk, ring), disk }
     });
-    if let Err(failure) = suite.event_loops(ring).run() {
+    if let Err(failure) = suite.epoch(KeyEpoch::CLEAR).event_loops(ring).run() {
         panic!("{failure}");
     }
 }

@@ -27,7 +27,8 @@ const DEPTH: usize = 32;
 const POOL_BYTES: usize = 64 << 20;
 
 fn stack(encrypted: bool) -> BlocksizeDisk {
-    let memory = Arc::new(MemoryDisk::new(VolumeSize::new(SIZE_BYTES).unwrap(), KeyEpoch::FIRST));
+    let epoch = if encrypted { KeyEpoch::FIRST } else { KeyEpoch::CLEAR };
+    let memory = Arc::new(MemoryDisk::new(VolumeSize::new(SIZE_BYTES).unwrap(), epoch));
     let lower: Arc<dyn Disk<Plain>> = if encrypted {
         let key = Xts::new(&SecretBytes::random(KEY_BYTES).unwrap(), UnitSize::Bytes4096).unwrap();
         Arc::new(CryptDisk::new(memory, Arc::new(EpochKeys::new(KeyEpoch::FIRST, Arc::new(key)).unwrap())))

@@ -2,12 +2,12 @@
 //! copies or steals the storage.
 //!
 //! This stage exists for volumes that a person explicitly chose to keep clear: media that are
-//! public anyway, and comparisons. It is the only way around [`crypt`](crate::crypt): no other
-//! stage turns plain text into what a datastore takes, so a volume cannot end up in the clear
-//! because somebody forgot a stage. The code that builds it says so by its name, and nothing in
-//! this house builds it by default.
+//! public anyway, and comparisons. It and [`mixed`](crate::mixed) are the only ways around
+//! [`crypt`](crate::crypt): no other stage turns plain text into what a datastore takes, so a
+//! volume cannot end up in the clear because somebody forgot a stage. The code that builds it says
+//! so by its name, and nothing in this house builds it by default.
 //!
-//! Blocks bear the seal of [`KeyEpoch::FIRST`], which here means no more than "there"; a block
+//! Blocks bear the seal [`KeyEpoch::CLEAR`], which here means no more than "there"; a block
 //! without a seal is not there and reads as zeroes. Bytes still pass through a buffer of our own,
 //! because what is below expects memory that does not change under it.
 
@@ -49,12 +49,12 @@ impl Disk<Plain> for CleartextDisk {
     }
 }
 
-struct Copied;
+pub(crate) struct Copied;
 
 impl Conversion for Copied {
     fn seal(&mut self, _: Extent, from: &GuestSlice, into: &mut Buffer) -> Result<(), IoError> {
         from.copy_to(0, into.bytes_mut());
-        into.seals_mut().fill(Some(KeyEpoch::FIRST));
+        into.seals_mut().fill(Some(KeyEpoch::CLEAR));
         Ok(())
     }
 

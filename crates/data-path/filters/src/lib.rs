@@ -6,6 +6,7 @@
 //! | [`crypt`] | plain | sealed | AES-256-XTS, the only way to a volume unless a person chose otherwise |
 //! | [`cleartext`] | plain | sealed | no encryption, for volumes that a person chose to keep clear |
 //! | [`switch`] | any | the same | replaces the disk below under running requests |
+//! | [`mixed`] | plain | sealed | both, while a person has a volume encrypted or decrypted that is in use |
 //! | [`park`] | plain | plain | what finds no room waits until there is some, and the owner hears of it |
 //! | [`delay`] | any | the same | makes requests take longer: a test instrument |
 //! | [`error`] | any | the same | makes requests fail: a test instrument |
@@ -24,6 +25,7 @@ pub mod cleartext;
 pub mod crypt;
 pub mod delay;
 pub mod error;
+pub mod mixed;
 pub mod park;
 mod random;
 pub mod switch;

@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
-use strongroom_datastore::file::{CONTROL_SOCKET, Decision, GroupTerms, LayerRecord};
+use strongroom_datastore::file::{CONTROL_SOCKET, Decision, GroupTerms, LayerRecord, NewTags};
 use strongroom_keys::{KekSource, LeaseStatus, ProviderKeyId, ProviderName};
 use strongroom_statistics::Snapshot;
 use strongroom_types::{KekId, LayerId, SnapshotId, SnapshotName, VolumeSize};
@@ -188,6 +188,13 @@ pub enum ReencryptAct {
         /// The new KEK.
         to: NewKek,
     },
+    /// As `Begin`, with other tags, or for a volume that gets or loses its encryption.
+    BeginAs {
+        /// What the volume becomes.
+        becomes: Becomes,
+        /// How the rewritten layers are tagged.
+        tags: NewTags,
+    },
     /// Put a rewritten layer in the place of the old one.
     Replace {
         /// The old layer.
@@ -200,6 +207,25 @@ pub enum ReencryptAct {
     /// Remove the mark: the volume stays under the KEK of the old DEKs, with the new ones that it
     /// has. No layer is being rewritten any more.
     Cancel,
+}
+
+/// What a volume becomes that is re-encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Becomes {
+    /// Encrypted under the KEK that it has.
+    Kept,
+    /// Encrypted under another KEK, which comes in a pipe with the line.
+    Under(NewKek),
+    /// Encrypted for the first time, under this KEK, which comes in a pipe with the line. A volume
+    /// that is being decrypted goes back.
+    Encrypted(NewKek),
+    /// Clear. A volume that is being encrypted goes back.
+    Clear {
+        /// The KEK that the caller has: under another one, which the volume has moved to meanwhile,
+        /// the caller could not go on.
+        under: KekId,
+    },
 }
 
 /// The id and source of a new KEK. Nothing here is secret.

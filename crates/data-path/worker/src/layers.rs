@@ -9,11 +9,12 @@ use strongroom_datastore::file::discards::{DiscardKeys, Discards, DiscardsFacts}
 use strongroom_datastore::file::storage::StoredFile;
 use strongroom_datastore::file::tags::{TagKeys, TagsDisk, TagsTuning};
 use strongroom_datastore::file::{
-    Deks, FileDisk, LayerBlocks, LogError, MergeLayers, OpenVolume, RewriteKeys, RewriteLayers,
+    Deks, FileDisk, LayerBlocks, LayerRecord, LogError, MergeLayers, OpenVolume, RewriteKeys, RewriteLayers,
 };
 use strongroom_filters::blocksize::BlocksizeError;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
+use strongroom_filters::mixed::{MixedDisk, Writes};
 use strongroom_filters::switch::SwitchError;
 use strongroom_io::{Disk, IoError, Plain, Sealed};
 use strongroom_types::KeyEpoch;
@@ -31,6 +32,14 @@ pub enum StackError {
     /// An encrypted volume without a key.
     #[error("the volume has no data key")]
     NoKey,
+    /// A top layer of another sort than what is written.
+    #[error("the volume's top layer is not sealed as what is written is: {top} instead of {writes}")]
+    OtherTop {
+        /// The seal of the layer's blocks.
+        top: KeyEpoch,
+        /// The seal of what is written.
+        writes: KeyEpoch,
+    },
     /// A data key that no cipher takes.
     #[error("the data key of epoch {epoch} cannot be used: {error}")]
     Cipher {
@@ -90,6 +99,11 @@ pub enum StackError {
 pub enum Ciphers {
     /// Those of a volume's keys.
     Of(Box<Keyed>),
+    /// Those of a volume's keys for its sealed layers. The others are clear, because a person has
+    /// the volume encrypted or decrypted.
+    Mixed(Box<Keyed>, Writes),
+    /// None, because none of these layers is sealed, of a volume that a person has decrypted.
+    Decrypted,
     /// None, because a person chose an unencrypted volume.
     Unencrypted,
 }
@@ -104,15 +118,122 @@ pub struct Keyed {
 impl Ciphers {
     /// Sets up the ciphers of these keys, and wipes the keys.
     pub fn of(deks: Deks) -> Result<Self, StackError> {
-        let tags = TagKeys::derive(&deks).map_err(StackError::TagKeys)?.ok_or(StackError::NoKey)?;
-        let discards = DiscardKeys::derive(&deks).map_err(StackError::DiscardKeys)?;
-        Ok(Self::Of(Box::new(Keyed { blocks: epoch_keys(deks)?, tags, discards })))
+        Ok(Self::Of(Box::new(Keyed::of(deks)?)))
+    }
+
+    /// As [`Self::of`], for a volume some of whose layers are clear. Without a key all of them are:
+    /// that must be what is written, too.
+    pub fn mixed(deks: Deks, writes: Writes) -> Result<Self, StackError> {
+        match writes {
+            Writes::Clear if deks.is_empty() => Ok(Self::Decrypted),
+            Writes::Clear | Writes::Sealed => Ok(Self::Mixed(Box::new(Keyed::of(deks)?), writes)),
+        }
     }
 
     /// Those of these keys; none if there are no keys, because the descriptor says that the layer
     /// is clear.
     fn of_layer(deks: Deks) -> Result<Self, StackError> {
         if deks.is_empty() { Ok(Self::Unencrypted) } else { Self::of(deks) }
+    }
+
+    /// What opens and seals blocks, and the keys of tags and of records of discards.
+    fn into_parts(self) -> (Sealing, Option<(TagKeys, DiscardKeys)>) {
+        match self {
+            Self::Of(keyed) => {
+                let Keyed { blocks, tags, discards } = *keyed;
+                (Sealing::Keys(Arc::new(blocks)), Some((tags, discards)))
+            }
+            Self::Mixed(keyed, writes) => {
+                let Keyed { blocks, tags, discards } = *keyed;
+                (Sealing::Mixed { keys: Arc::new(blocks), writes }, Some((tags, discards)))
+            }
+            Self::Decrypted | Self::Unencrypted => (Sealing::Clear, None),
+        }
+    }
+}
+
+impl Keyed {
+    fn of(deks: Deks) -> Result<Self, StackError> {
+        let tags = TagKeys::derive(&deks).map_err(StackError::TagKeys)?.ok_or(StackError::NoKey)?;
+        let discards = DiscardKeys::derive(&deks).map_err(StackError::DiscardKeys)?;
+        Ok(Self { blocks: epoch_keys(deks)?, tags, discards })
+    }
+}
+
+/// What opens blocks, and seals those that are written. Clones share the keys.
+#[derive(Clone)]
+enum Sealing {
+    /// All blocks are sealed.
+    Keys(Arc<EpochKeys>),
+    /// Blocks of some layers are sealed, those of others clear.
+    Mixed { keys: Arc<EpochKeys>, writes: Writes },
+    /// No block is sealed, because a person chose an unencrypted volume.
+    Clear,
+}
+
+impl Sealing {
+    /// The stage that opens and seals blocks.
+    fn over(self, sealed: Arc<dyn Disk<Sealed>>) -> Arc<dyn Disk<Plain>> {
+        match self {
+            Self::Keys(keys) => Arc::new(CryptDisk::new(sealed, keys)),
+            Self::Mixed { keys, writes } => Arc::new(MixedDisk::new(sealed, keys, writes)),
+            Self::Clear => Arc::new(CleartextDisk::new(sealed)),
+        }
+    }
+
+    /// The same for a layer with this seal: what is written to it has that.
+    fn of_layer(&self, seal: KeyEpoch) -> Result<Self, StackError> {
+        let under = |keys: &EpochKeys| keys.sealing_under(seal).map(Arc::new);
+        Ok(match self {
+            Self::Keys(keys) => Self::Keys(under(keys)?),
+            Self::Mixed { keys, .. } if seal == KeyEpoch::CLEAR => {
+                Self::Mixed { keys: Arc::clone(keys), writes: Writes::Clear }
+            }
+            Self::Mixed { keys, .. } => Self::Mixed { keys: under(keys)?, writes: Writes::Sealed },
+            Self::Clear => Self::Clear,
+        })
+    }
+
+    /// The same with the keys of a new top, which it is over, and with what is written to that. The
+    /// top of a volume whose writes are sealed is clear only if the volume is being decrypted.
+    /// `top` is the seal of the layer that is the top until then.
+    fn followed_by(&self, newer: Self, is_decrypting: bool, top: KeyEpoch) -> Result<Self, StackError> {
+        let all = |keys: &Arc<EpochKeys>, newer: &EpochKeys| keys.followed_by(newer).map(Arc::new);
+        Ok(match (self, newer) {
+            (Self::Keys(keys), Self::Keys(newer)) => Self::Keys(all(keys, &newer)?),
+            (
+                Self::Mixed { keys, .. },
+                Self::Keys(newer) | Self::Mixed { keys: newer, writes: Writes::Sealed },
+            )
+            | (Self::Keys(keys), Self::Mixed { keys: newer, writes: Writes::Sealed }) => {
+                Self::Mixed { keys: all(keys, &newer)?, writes: Writes::Sealed }
+            }
+            (Self::Clear, Self::Mixed { keys, writes: Writes::Sealed }) if top == KeyEpoch::CLEAR => {
+                Self::Mixed { keys, writes: Writes::Sealed }
+            }
+            (Self::Clear, Self::Clear) => Self::Clear,
+            (Self::Mixed { keys, writes: Writes::Clear }, Self::Clear) => {
+                Self::Mixed { keys: Arc::clone(keys), writes: Writes::Clear }
+            }
+            (Self::Keys(keys) | Self::Mixed { keys, writes: Writes::Sealed }, Self::Clear)
+                if is_decrypting =>
+            {
+                Self::Mixed { keys: Arc::clone(keys), writes: Writes::Clear }
+            }
+            (Self::Keys(_) | Self::Mixed { .. }, Self::Clear | Self::Mixed { writes: Writes::Clear, .. })
+            | (Self::Clear, Self::Keys(_) | Self::Mixed { .. }) => return Err(StackError::NoKey),
+        })
+    }
+
+    /// Refuses a top whose blocks have another seal than what is written to it.
+    fn expect_top(&self, top: KeyEpoch) -> Result<(), StackError> {
+        let writes = match self {
+            Self::Keys(keys) | Self::Mixed { keys, writes: Writes::Sealed } => keys.write_epoch(),
+            Self::Mixed { writes: Writes::Clear, .. } => KeyEpoch::CLEAR,
+            // Supervisors of former releases say another one, and all blocks are clear.
+            Self::Clear => return Ok(()),
+        };
+        if top == writes { Ok(()) } else { Err(StackError::OtherTop { top, writes }) }
     }
 }
 
@@ -129,7 +250,7 @@ pub struct PlainBlocks {
     /// The stages for a merge, if one of the layers can be merged into the layer below it.
     pub merge: Option<MergeStages>,
     layers: Layers,
-    keys: Option<Arc<EpochKeys>>,
+    sealing: Sealing,
 }
 
 /// The stages of each layer, for a new top over them.
@@ -145,16 +266,13 @@ impl PlainBlocks {
     /// and may be in use. The layer that was the top takes no more writes once the new stages are
     /// used, and is to be completed.
     pub fn with_new_top(&self, top: LayerBlocks, ciphers: Ciphers) -> Result<Self, StackError> {
+        let is_decrypting = matches!(ciphers, Ciphers::Decrypted);
         let (newer, assembly) = Assembly::of(ciphers, 1 + self.layers.all.len())?;
-        let keys = match (&self.keys, newer) {
-            (Some(keys), Some(newer)) => Some(Arc::new(keys.followed_by(&newer)?)),
-            (None, None) => None,
-            (Some(_), None) | (None, Some(_)) => return Err(StackError::NoKey),
-        };
+        let sealing = self.sealing.followed_by(newer, is_decrypting, self.layers.top.write_epoch())?;
         let nearest = Some(Nearest { layer: self.layers.top.clone(), tags: self.tags.clone() });
         let below = Below { layers: self.layers.all.clone(), nearest };
         let blocks = Arc::clone(&top.disk) as Arc<dyn Disk<Sealed>>;
-        Ok(Self { merge: self.merge.clone(), ..assembly.on(blocks, top, below, keys)? })
+        Ok(Self { merge: self.merge.clone(), ..assembly.on(blocks, top, below, sealing)? })
     }
 
     /// The top's own blocks, with its log.
@@ -169,9 +287,18 @@ pub fn plain_blocks_over(
     blocks: Arc<dyn Disk<Sealed>>,
     volume: &mut OpenVolume,
 ) -> Result<PlainBlocks, StackError> {
-    let ciphers = match &volume.descriptor().encryption {
-        Some(_) => Ciphers::of(volume.take_deks())?,
-        None => Ciphers::Unencrypted,
+    // How the volume was opened says which of its layers may be clear.
+    let descriptor = volume.descriptor();
+    let is_clear = |layer: &LayerRecord| layer.is_clear();
+    let writes = match descriptor.layer(descriptor.top).is_some_and(is_clear) {
+        true => Writes::Clear,
+        false => Writes::Sealed,
+    };
+    let (is_encrypted, has_clear) = (descriptor.encryption.is_some(), descriptor.chain().any(is_clear));
+    let ciphers = match (is_encrypted, has_clear) {
+        (true, false) => Ciphers::of(volume.take_deks())?,
+        (true, true) => Ciphers::mixed(volume.take_deks(), writes)?,
+        (false, _) => Ciphers::Unencrypted,
     };
     let top = LayerBlocks {
         disk: Arc::clone(&volume.disk),
@@ -190,16 +317,14 @@ pub(crate) fn plain_over(
     lower: Vec<LayerBlocks>,
     ciphers: Ciphers,
 ) -> Result<PlainBlocks, StackError> {
-    let (keys, assembly) = Assembly::of(ciphers, 1 + lower.len())?;
-    assembly.plain(blocks, top, lower, keys)
+    let (sealing, assembly) = Assembly::of(ciphers, 1 + lower.len())?;
+    assembly.plain(blocks, top, lower, sealing)
 }
 
 /// The plain blocks of a disk that is no layer of a volume: it has no files and no tags.
 pub(crate) fn plain_over_alone(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) -> Arc<dyn Disk<Plain>> {
-    match ciphers {
-        Ciphers::Of(keyed) => Arc::new(CryptDisk::new(blocks, Arc::new(keyed.blocks))),
-        Ciphers::Unencrypted => Arc::new(CleartextDisk::new(blocks)),
-    }
+    let (sealing, _) = ciphers.into_parts();
+    sealing.over(blocks)
 }
 
 /// The stages between which the blocks of a layer are moved: into the one below it, which it is
@@ -216,8 +341,8 @@ pub struct MergeStages {
     pub(crate) into_tags: Option<TagsDisk>,
     /// The lower layer's record of discards, if there are layers below it.
     pub(crate) into_discards: Option<Arc<Discards>>,
-    /// What opens the upper layer's blocks; none of a clear one.
-    keys: Option<Arc<EpochKeys>>,
+    /// What opens the upper layer's blocks.
+    sealing: Sealing,
 }
 
 impl MergeStages {
@@ -225,8 +350,8 @@ impl MergeStages {
     /// nobody meanwhile, so the layer below is there only for its size.
     pub fn rewriting(layers: RewriteLayers, keys: RewriteKeys) -> Result<Self, StackError> {
         let RewriteLayers { from, into, below } = layers;
-        let (from_keys, of_old) = Assembly::of(Ciphers::of_layer(keys.from)?, 2)?;
-        let (into_keys, of_new) = Assembly::of(Ciphers::of_layer(keys.into)?, 2)?;
+        let (from_sealing, of_old) = Assembly::of(Ciphers::of_layer(keys.from)?, 2)?;
+        let (into_sealing, of_new) = Assembly::of(Ciphers::of_layer(keys.into)?, 2)?;
         let upper = of_old.lower(from)?;
         let AssembledLower { layer: LowerLayer { blocks, discards, .. }, tags, .. } = of_new.lower(into)?;
         let below =
@@ -240,27 +365,23 @@ impl MergeStages {
         Ok(Self {
             from: upper.layer.blocks,
             hidden: upper.layer.discards,
-            into: over(sealed, into_keys),
+            into: into_sealing.over(sealed),
             into_tags: tags,
             into_discards: discards,
-            keys: from_keys,
+            sealing: from_sealing,
         })
     }
 
     /// The stages of a volume that nobody serves.
     pub(crate) fn of(layers: MergeLayers, ciphers: Ciphers) -> Result<Self, StackError> {
         let MergeLayers { from, into, lower } = layers;
-        let (keys, assembly) = Assembly::of(ciphers, 2 + lower.len())?;
+        let (sealing, assembly) = Assembly::of(ciphers, 2 + lower.len())?;
         let layers = [from, into].into_iter().chain(lower).map(|layer| assembly.lower(layer));
-        Self::between(&layers.collect::<Result<Vec<_>, _>>()?, 1, keys)
+        Self::between(&layers.collect::<Result<Vec<_>, _>>()?, 1, sealing)
     }
 
     /// The stages for a merge into the layer at `into`; the others are those above and below it.
-    fn between(
-        layers: &[AssembledLower],
-        into: usize,
-        keys: Option<Arc<EpochKeys>>,
-    ) -> Result<Self, StackError> {
+    fn between(layers: &[AssembledLower], into: usize, sealing: Sealing) -> Result<Self, StackError> {
         let (Some(upper), Some(lower)) =
             (into.checked_sub(1).and_then(|at| layers.get(at)), layers.get(into))
         else {
@@ -272,14 +393,14 @@ impl MergeStages {
             true => blocks,
             false => Arc::new(ChainDisk::new(blocks, discards.clone().ok_or(StackError::NoDiscards)?, below)),
         };
-        let sealing = keys.as_ref().map(|keys| keys.sealing_under(lower.write_epoch)).transpose()?;
+        let into_sealing = sealing.of_layer(lower.write_epoch)?;
         Ok(Self {
             from: Arc::clone(&upper.layer.blocks),
             hidden: upper.layer.discards.clone(),
-            into: over(sealed, sealing.map(Arc::new)),
+            into: into_sealing.over(sealed),
             into_tags: lower.tags.clone(),
             into_discards: discards,
-            keys,
+            sealing,
         })
     }
 
@@ -289,7 +410,7 @@ impl MergeStages {
         &self,
         watch: impl FnOnce(Arc<dyn Disk<Sealed>>) -> Arc<dyn Disk<Sealed>>,
     ) -> Arc<dyn Disk<Plain>> {
-        over(watch(Arc::clone(&self.from)), self.keys.clone())
+        self.sealing.clone().over(watch(Arc::clone(&self.from)))
     }
 
     /// The end of the upper layer, in bytes.
@@ -298,19 +419,12 @@ impl MergeStages {
     }
 }
 
-/// The stage that opens and seals blocks.
-fn over(sealed: Arc<dyn Disk<Sealed>>, keys: Option<Arc<EpochKeys>>) -> Arc<dyn Disk<Plain>> {
-    match keys {
-        Some(keys) => Arc::new(CryptDisk::new(sealed, keys)),
-        None => Arc::new(CleartextDisk::new(sealed)),
-    }
-}
-
 /// The parameters that the stages of all layers share.
 struct Assembly {
-    /// `None` in a clear volume, which has no tags.
-    tag_keys: Option<TagKeys>,
-    discard_keys: DiscardKeys,
+    /// `None` in a clear volume, whose layers have no tags.
+    keys: Option<(TagKeys, DiscardKeys)>,
+    /// For the records of clear layers.
+    clear_discards: DiscardKeys,
     tuning: TagsTuning,
 }
 
@@ -321,22 +435,14 @@ type Tagged = (Arc<dyn Disk<Sealed>>, Option<TagsDisk>);
 type Recorded = (Arc<dyn StoredFile>, DiscardsFacts);
 
 impl Assembly {
-    /// Splits the ciphers for `layers` layers into the keys of the blocks, if there are any, and
-    /// the rest.
-    fn of(ciphers: Ciphers, layers: usize) -> Result<(Option<Arc<EpochKeys>>, Self), StackError> {
-        let (keys, tag_keys, discard_keys) = match ciphers {
-            Ciphers::Of(keyed) => {
-                let Keyed { blocks, tags, discards } = *keyed;
-                (Some(Arc::new(blocks)), Some(tags), discards)
-            }
-            Ciphers::Unencrypted => {
-                (None, None, DiscardKeys::derive(&Deks::new()).map_err(StackError::DiscardKeys)?)
-            }
-        };
+    /// Splits the ciphers for `layers` layers into those of the blocks and the rest.
+    fn of(ciphers: Ciphers, layers: usize) -> Result<(Sealing, Self), StackError> {
+        let (sealing, keys) = ciphers.into_parts();
+        let clear_discards = DiscardKeys::derive(&Deks::new()).map_err(StackError::DiscardKeys)?;
         // The layers share the memory for tags.
         let tuning = TagsTuning::default();
         let pages_max = (tuning.pages_max / layers).max(TAG_PAGES_MIN);
-        Ok((keys, Self { tag_keys, discard_keys, tuning: TagsTuning { pages_max, ..tuning } }))
+        Ok((sealing, Self { keys, clear_discards, tuning: TagsTuning { pages_max, ..tuning } }))
     }
 
     /// All layers as one disk. `blocks` are those of the top, perhaps with instruments in between.
@@ -345,18 +451,18 @@ impl Assembly {
         blocks: Arc<dyn Disk<Sealed>>,
         top: LayerBlocks,
         lower: Vec<LayerBlocks>,
-        keys: Option<Arc<EpochKeys>>,
+        sealing: Sealing,
     ) -> Result<PlainBlocks, StackError> {
         let nearest = lower.first().map(|layer| FileDisk::clone(&layer.disk));
         let lower = lower.into_iter().map(|layer| self.lower(layer)).collect::<Result<Vec<_>, _>>()?;
         let takes_merge =
             |layer: &AssembledLower| layer.layer.is_merged_into && !layer.layer.blocks.limits().read_only;
         let into = lower.iter().position(takes_merge);
-        let merge = into.map(|into| MergeStages::between(&lower, into, keys.clone())).transpose()?;
+        let merge = into.map(|into| MergeStages::between(&lower, into, sealing.clone())).transpose()?;
         let tags = lower.first().and_then(|layer| layer.tags.clone());
         let nearest = nearest.map(|layer| Nearest { layer, tags });
         let below = Below { layers: lower.into_iter().map(|lower| lower.layer).collect(), nearest };
-        Ok(PlainBlocks { merge, ..self.on(blocks, top, below, keys)? })
+        Ok(PlainBlocks { merge, ..self.on(blocks, top, below, sealing)? })
     }
 
     /// A top and the stages below it as one disk.
@@ -365,16 +471,17 @@ impl Assembly {
         blocks: Arc<dyn Disk<Sealed>>,
         top: LayerBlocks,
         below: Below,
-        keys: Option<Arc<EpochKeys>>,
+        sealing: Sealing,
     ) -> Result<PlainBlocks, StackError> {
         let (top_bytes, top_epoch) = (blocks.limits().size_bytes, top.disk.write_epoch());
+        sealing.expect_top(top_epoch)?;
         let (sealed, tags) = self.tagged(blocks, &top)?;
         let layer = FileDisk::clone(&top.disk);
         let Below { layers: lower, nearest } = below;
         let own = LowerLayer { blocks: Arc::clone(&sealed), discards: None, is_merged_into: false };
         let Some((Nearest { layer: below, tags: below_tags }, first)) = nearest.zip(lower.first()) else {
-            let (disk, layers) = (over(sealed, keys.clone()), Layers { top: layer, all: vec![own] });
-            return Ok(PlainBlocks { disk, tags, chain: None, closing: None, merge: None, layers, keys });
+            let (disk, layers) = (sealing.clone().over(sealed), Layers { top: layer, all: vec![own] });
+            return Ok(PlainBlocks { disk, tags, chain: None, closing: None, merge: None, layers, sealing });
         };
         let recorded = top.discards.ok_or(StackError::NoDiscards)?;
         let discards = self.discards(recorded, top_bytes, top_epoch)?;
@@ -386,15 +493,15 @@ impl Assembly {
             tags: below_tags,
             flushes,
         });
-        let disk = over(Arc::new(chain.clone()), keys.clone());
+        let disk = sealing.clone().over(Arc::new(chain.clone()));
         let all = std::iter::once(own).chain(lower).collect();
         let layers = Layers { top: layer, all };
-        Ok(PlainBlocks { disk, tags, chain: Some(chain), closing, merge: None, layers, keys })
+        Ok(PlainBlocks { disk, tags, chain: Some(chain), closing, merge: None, layers, sealing })
     }
 
     /// Blocks, with the stage of their tags if they have any.
     fn tagged(&self, blocks: Arc<dyn Disk<Sealed>>, layer: &LayerBlocks) -> Result<Tagged, StackError> {
-        let (Some((file, facts)), Some(keys)) = (&layer.tags, &self.tag_keys) else {
+        let (Some((file, facts)), Some((keys, _))) = (&layer.tags, &self.keys) else {
             return Ok((blocks, None));
         };
         let keys = keys.of_layer(layer.disk.write_epoch());
@@ -409,7 +516,11 @@ impl Assembly {
         layer_bytes: u64,
         newest: KeyEpoch,
     ) -> Result<Arc<Discards>, StackError> {
-        let discards = Discards::over(file, facts, self.discard_keys.of_layer(newest), layer_bytes);
+        let keys = match &self.keys {
+            Some((_, keys)) if newest != KeyEpoch::CLEAR => keys.of_layer(newest),
+            Some(_) | None => self.clear_discards.clone(),
+        };
+        let discards = Discards::over(file, facts, keys, layer_bytes);
         discards.map(Arc::new).map_err(StackError::Discards)
     }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strongroom_datastore::file::{Deks, End, OpenLayer};
+use strongroom_filters::mixed::Writes;
 use strongroom_ring::points::{self, WorkerState};
 use strongroom_statistics::{LAYOUT, Recorders};
 use strongroom_types::{KeyEpoch, VolumeSize};
@@ -446,11 +447,12 @@ fn empty_log(destaging: Destaging) {
 /// Receives the key of each epoch, and sets up the ciphers; the received keys are wiped.
 fn receive_keys(socket: &BirthSocket<io::Stdin>, keys: Keys) -> Result<Ciphers, WorkerError> {
     let receive = |epoch: KeyEpoch| Ok((epoch, socket.receive_secret()?));
+    let receive =
+        |epochs: Vec<KeyEpoch>| epochs.into_iter().map(receive).collect::<Result<Deks, BirthError>>();
     match keys {
-        Keys::Epochs(epochs) => {
-            let deks: Result<Deks, BirthError> = epochs.into_iter().map(receive).collect();
-            Ok(Ciphers::of(deks?)?)
-        }
+        Keys::Epochs(epochs) => Ok(Ciphers::of(receive(epochs)?)?),
+        Keys::Encrypting(epochs) => Ok(Ciphers::mixed(receive(epochs)?, Writes::Sealed)?),
+        Keys::Decrypting(epochs) => Ok(Ciphers::mixed(receive(epochs)?, Writes::Clear)?),
         Keys::Unencrypted => Ok(Ciphers::Unencrypted),
     }
 }

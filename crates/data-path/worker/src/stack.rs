@@ -220,7 +220,11 @@ impl Stack {
 /// An empty disk in memory, with the same stages as a volume. Its blocks are lost when the last
 /// reference is dropped.
 pub fn memory_disk(size: VolumeSize, ciphers: Ciphers) -> Result<Arc<dyn Disk<Plain>>, StackError> {
-    let plain = plain_over_alone(Arc::new(MemoryDisk::new(size, KeyEpoch::FIRST)), ciphers);
+    let epoch = match ciphers {
+        Ciphers::Of(_) | Ciphers::Mixed(..) => KeyEpoch::FIRST,
+        Ciphers::Decrypted | Ciphers::Unencrypted => KeyEpoch::CLEAR,
+    };
+    let plain = plain_over_alone(Arc::new(MemoryDisk::new(size, epoch)), ciphers);
     Ok(Arc::new(BlocksizeDisk::new(plain, size.bytes(), UNIT_BYTES, RangeLocks::new())?))
 }
 

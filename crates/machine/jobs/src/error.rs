@@ -139,14 +139,6 @@ pub enum JobError {
         /// What it is.
         state: &'static str,
     },
-    /// A volume that must not be exposed.
-    #[error(
-        "{path} is exposed, and neither encryption nor tags are made or removed meanwhile; stop that first, and call again"
-    )]
-    Exposed {
-        /// The volume.
-        path: PathBuf,
-    },
     /// A volume cannot be rewritten.
     #[error("cannot rewrite {path}: {error}; nothing is lost, and the same command goes on")]
     NotRewritten {
@@ -184,7 +176,6 @@ impl JobError {
             Self::Handover(_) => "key_not_handed_over",
             Self::Control(error) => error.code(),
             Self::NothingToDo { .. } => "nothing_to_do",
-            Self::Exposed { .. } => "exposed",
             Self::NotRewritten { .. } => "not_rewritten",
             Self::Interrupted => "interrupted",
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 use strongroom_datastore::file::{
     DatastoreError, Descriptor, KekRecord, NewTags, Protection, ReencryptOptions, cancel_reencryption,
-    describe,
+    clear_bytes, describe,
 };
 use strongroom_keys::{Kek, KekSource, Keyring, ProviderKey};
 use strongroom_types::{KekId, KeyEpoch, VolumeId};
@@ -25,7 +25,7 @@ use strongroom_worker::{
 use crate::datastores::{KnownDatastores, provider_key};
 use crate::error::JobError;
 use crate::present_keys::PresentKeys;
-use crate::rekey::{Done, Freshness, Journal, NewKeySource, NewKeys, ReplacedKek, move_exposed};
+use crate::rekey::{Done, Freshness, Journal, NewKeySource, NewKeys, ReplacedKek};
 
 /// What a volume is re-encrypted to.
 #[derive(Clone, Copy)]
@@ -125,6 +125,8 @@ pub struct RewriteFacts {
     pub first_epoch: Option<KeyEpoch>,
     /// Whether an earlier call had begun: what became of its layers is not known.
     pub is_resumed: bool,
+    /// Bytes that clear layers had allocated before; `None` if there were none.
+    pub clear_bytes: Option<u64>,
 }
 
 /// The keys at both ends of the job; none at a clear end.
@@ -145,10 +147,6 @@ impl Reencrypt<'_> {
         report: &mut dyn FnMut(ReencryptProgress),
     ) -> Result<ReencryptedVolume, JobError> {
         let descriptor = self.described()?;
-        // A served volume's new top is tagged as the layer below it.
-        if self.tags != NewTags::Kept && Client::connect(self.path)?.is_some() {
-            return Err(JobError::Exposed { path: self.path.to_owned() });
-        }
         match (self.to, State::of(&descriptor)) {
             (NewSeal::SameKek | NewSeal::NewKek(_), State::Clear) => {
                 Err(DatastoreError::NotEncrypted { path: self.path.to_owned() }.into())
@@ -193,7 +191,7 @@ impl Reencrypt<'_> {
             journal.finish()?;
             return Ok(self.answer(descriptor, Reencrypted::of(descriptor.clone())));
         }
-        // A served volume is under its new KEK before its data is rewritten.
+        // A job that a former release began has moved a served volume to its new KEK first.
         let is_moved = encryption.is_some_and(|encryption| journal.new_key(encryption.kek.id).is_some());
         let begun = encryption.filter(|_| is_begun || is_moved).and_then(|encryption| match self.to {
             // A volume that was clear is under its new key from the beginning.
@@ -201,10 +199,8 @@ impl Reencrypt<'_> {
             _ if is_moved && encryption.next_kek.is_none() => Some(&encryption.kek),
             _ => encryption.next_kek.as_ref(),
         });
-        let exposure = Client::connect(self.path)?;
-        let has_other = exposure.is_some() || matches!(self.to, NewSeal::FirstKek(_)) || is_moved;
-        // The process that exposes a volume has its key.
-        let from = if has_other { None } else { self.present_key(descriptor)? };
+        let needs_none = matches!(self.to, NewSeal::FirstKek(_)) || is_moved;
+        let from = if needs_none { None } else { self.present_key(descriptor)? };
         let to = match begun {
             Some(record) => keys.get(record)?,
             // A clear volume has no key whose place the new one takes; its own id stands for that.
@@ -216,11 +212,6 @@ impl Reencrypt<'_> {
         };
         if matches!(to.source(), KekSource::Provider(_)) {
             KnownDatastores::of_home(self.home).note_of_volume(self.path)?;
-        }
-        if let Some(exposure) = exposure
-            && !descriptor.is_under(to.id())
-        {
-            move_exposed(exposure, self.path, to, self.freshness.least_generation)?;
         }
         let from = match self.to {
             NewSeal::FirstKek(_) => None,
@@ -308,9 +299,10 @@ impl Reencrypt<'_> {
             error => JobError::NotRewritten { path: self.path.to_owned(), error: Box::new(error) },
         };
         let is_exposed = Client::connect(self.path)?.is_some();
-        let done = match (is_exposed, ends.from.map(Kek::id), ends.to.map(Kek::id)) {
-            (false, _, _) => reencrypt(self.path, &options, self.stop, report).map_err(not_rewritten)?,
-            (true, Some(from), Some(to)) if from == to => {
+        let clear_bytes = clear_bytes(self.path)?;
+        let done = match is_exposed {
+            false => reencrypt(self.path, &options, self.stop, report).map_err(not_rewritten)?,
+            true => {
                 let served = ServedVolume { path: self.path, supervisor: Peer::Trusted };
                 let done = reencrypt_served(served, &options, self.throttle, self.stop, report);
                 done.map_err(|error| match error {
@@ -318,9 +310,10 @@ impl Reencrypt<'_> {
                     ServedError::Control(error) => JobError::Control(error),
                 })?
             }
-            (true, _, _) => return Err(JobError::Exposed { path: self.path.to_owned() }),
         };
-        Ok(self.answer(before, done))
+        let mut answer = self.answer(before, done);
+        answer.facts.clear_bytes = clear_bytes;
+        Ok(answer)
     }
 
     fn answer(&self, before: &Descriptor, done: Reencrypted) -> ReencryptedVolume {
@@ -349,6 +342,7 @@ impl Reencrypt<'_> {
                     .map(|of| of.epoch)
                     .min(),
                 is_resumed: before.reencrypting.is_some(),
+                clear_bytes: None,
             },
             replaced_kek: replaced
                 .map(|old| ReplacedKek { kek_id: old.id.to_string(), key: old.source.to_string() }),

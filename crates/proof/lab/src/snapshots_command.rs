@@ -24,17 +24,19 @@ const SNAPSHOTS_MAX: usize = 8;
 ///
 /// How long guests wait while up to 16 volumes get a snapshot of one instant; how long making one
 /// takes; the speed of reads through 8 layers, of writes right after a snapshot, and of a guest
-/// while layers are merged. Beside qcow2 with LUKS. Disks, of 7 GiB at most, are made in the
-/// directory and deleted; an interrupted run goes on where it was. Needs root, qemu-img and
-/// qemu-storage-daemon.
+/// while layers are merged. Beside qcow2 with LUKS. Of re-encryption: the speed of a guest while
+/// the data keys of its volume are renewed (reencrypt), and of a volume that nobody uses (rewrite).
+/// Disks, of 7 GiB at most, are made in the directory and deleted; an interrupted run goes on where
+/// it was. Needs root, qemu-img and qemu-storage-daemon.
 #[derive(Args)]
 #[command(after_help = "Examples:
   strongroom-lab snapshots
   strongroom-lab snapshots gap --volumes 16 --depths 4 --rounds 20
+  strongroom-lab snapshots reencrypt rewrite --rounds 12
   strongroom-lab snapshots --quick")]
 pub struct Arguments {
     /// What to measure.
-    #[arg(value_enum, value_name = "PART", default_values_t = Part::ALL)]
+    #[arg(value_enum, value_name = "PART", default_values_t = Part::OF_SNAPSHOTS)]
     parts: Vec<Part>,
     /// The strongroom program, of a release build.
     #[arg(long, value_name = "PATH", default_value = "target/release/strongroom")]

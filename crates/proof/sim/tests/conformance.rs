@@ -14,7 +14,7 @@ use strongroom_datastore::file::*;
 use strongroom_io::Sealed;
 use strongroom_io::conformance::Conformance;
 use strongroom_sim::SimFs;
-use strongroom_types::VolumeSize;
+use strongroom_types::{KeyEpoch, VolumeSize};
 
 use support::{Destaged, Destaging};
 
@@ -37,7 +37,7 @@ fn suite(fs: &SimFs, provisioning: Provisioning) -> Conformance<Sealed> {
         let destagers = volumes.clone();
         Destaged { destaging: Destaging::of(&disk, move || destagers.reactor(0)), disk }
     });
-    suite.event_loops(move || threads.reactor(seeds.fetch_add(1, Ordering::Relaxed)))
+    suite.epoch(KeyEpoch::CLEAR).event_loops(move || threads.reactor(seeds.fetch_add(1, Ordering::Relaxed)))
 }
 
 #[test]

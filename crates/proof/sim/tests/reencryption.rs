@@ -67,9 +67,21 @@ impl Change<'_> {
 
     /// What a volume in use is under meanwhile.
     fn meanwhile(&self) -> Protection<'_> {
-        match (self.from, self.to) {
-            (Some(from), Some(to)) if from.id() != to.id() => Protection::Between { from, to },
-            _ => protection(self.to),
+        self.options().meanwhile()
+    }
+
+    /// Whether layers of both sorts are there meanwhile.
+    fn is_mixed(&self) -> bool {
+        self.from.is_some() != self.to.is_some()
+    }
+
+    /// What an image of the volume is under.
+    fn found_on(&self, fs: &SimFs) -> Protection<'_> {
+        let descriptor = describe_on(fs, path()).unwrap().descriptor;
+        match (&descriptor.encryption, descriptor.reencrypting) {
+            (None, _) => Protection::Unencrypted,
+            (Some(_), None) if self.is_mixed() => protection(self.from.or(self.to)),
+            (Some(_), _) => self.meanwhile(),
         }
     }
 }
@@ -167,27 +179,9 @@ impl<'a> Life<'a> {
         }
         client.flush().unwrap();
         drop((client, disk));
-        self.empty_log(&volume);
+        empty_log(&self.fs, &volume, &mut self.random);
         if let Some(tags) = tags {
             assert!(tags.close());
-        }
-    }
-
-    fn empty_log(&mut self, volume: &OpenVolume) {
-        let event_loop = event_loop(&self.fs, &mut self.random);
-        let thread = strongroom_io::Thread {
-            pool: strongroom_memory::BufferPool::new(8 << 20).unwrap(),
-            reactor: event_loop.reactor(),
-        };
-        volume.disk.expect_destager(true);
-        volume.disk.end_destaging(End::Empty);
-        let Some(mut destager) = volume.disk.destager(&thread).unwrap() else { return };
-        loop {
-            destager.poll();
-            match destager.ended() {
-                Some(ended) => return ended.unwrap(),
-                None => event_loop.sleep(Duration::from_secs(1)).unwrap(),
-            }
         }
     }
 
@@ -196,6 +190,24 @@ impl<'a> Life<'a> {
         let plain = |fills: &[u8]| fills.iter().flat_map(|fill| vec![*fill; BLOCK]).collect::<Vec<u8>>();
         let kept = self.kept.iter().map(|(id, fills)| (Some(*id), plain(fills)));
         std::iter::once((None, plain(&self.now))).chain(kept).collect()
+    }
+}
+
+fn empty_log(fs: &SimFs, volume: &OpenVolume, random: &mut StdRng) {
+    let event_loop = event_loop(fs, random);
+    let thread = strongroom_io::Thread {
+        pool: strongroom_memory::BufferPool::new(8 << 20).unwrap(),
+        reactor: event_loop.reactor(),
+    };
+    volume.disk.expect_destager(true);
+    volume.disk.end_destaging(End::Empty);
+    let Some(mut destager) = volume.disk.destager(&thread).unwrap() else { return };
+    loop {
+        destager.poll();
+        match destager.ended() {
+            Some(ended) => return ended.unwrap(),
+            None => event_loop.sleep(Duration::from_secs(1)).unwrap(),
+        }
     }
 }
 
@@ -261,7 +273,18 @@ fn copy(
 fn run_in_use(fs: &SimFs, change: Change<'_>, random: &mut StdRng, layers: Option<usize>) -> VolumeHead {
     let both = change.meanwhile();
     let own = || VolumeHead::open_on(fs, path(), &to_open_under(both, Access::ReadWrite)).unwrap();
-    own().mark_reencryption(both).unwrap();
+    if change.is_mixed() {
+        if describe_on(fs, path()).unwrap().descriptor.reencrypting.is_none() {
+            let to_open = to_open_under(change.found_on(fs), Access::ReadWrite);
+            let mut head = VolumeHead::open_on(fs, path(), &to_open).unwrap();
+            head.prepare_layer_of(both, change.options().tags, Some(LOG_BYTES)).unwrap();
+        }
+        // The process that does the I/O takes over, completes the layer below, and ends in order.
+        let volume = open_on(fs, path(), &to_open_under(both, Access::ReadWrite)).unwrap();
+        empty_log(fs, &volume, random);
+    } else {
+        own().mark_reencryption(both, NewTags::By(Integrity::NEW)).unwrap();
+    }
     if !own().is_top_reencrypted() {
         let (log_bytes, lock_wait) = (Some(LOG_BYTES), Duration::ZERO);
         let options = AddLayerOptions { protection: both, log_bytes, lock_wait, least_generation: 0 };
@@ -518,6 +541,11 @@ fn a_half_encrypted_volume_goes_on_or_back() {
         let life = Life::new(seed, None);
         let mut random = StdRng::seed_from_u64(seed);
         let forth = Change { from: None, to: Some(&old) };
+        run(&life.fs, forth, &mut random, Some(0)).unwrap();
+        // The layer that takes writes is clear still, so nobody writes.
+        let refused = open_on(&life.fs, path(), &to_open_under(forth.meanwhile(), Access::ReadWrite));
+        let refused = refused.map(drop).unwrap_err();
+        assert!(matches!(refused, DatastoreError::Reencrypting { .. }), "{refused}");
         run(&life.fs, forth, &mut random, Some(1)).unwrap();
         for kek in [Some(&old), None] {
             let refused = open_on(&life.fs, path(), &to_open(kek, Access::ReadOnly)).unwrap_err();
@@ -715,4 +743,252 @@ fn a_volume_in_use_has_each_data_key_under_one_key_and_needs_both() {
     expect(&life.fs, Some(&new), &life.contents(), &mut random).unwrap();
     let under = keks_of_deks(&life.fs);
     assert!(under.iter().all(|keks| *keks == [new.id()]), "{under:?}");
+}
+
+/// Every block of every file of the volume that is plain: clients write blocks of one byte.
+fn plain_blocks(fs: &SimFs) -> Vec<String> {
+    let directory = Storage::open_directory(fs, path()).unwrap();
+    let mut found = Vec::new();
+    for name in directory.names().unwrap() {
+        let file = directory.open(&name, OFlags::RDONLY).unwrap();
+        let mut content = vec![0; file.length().unwrap() as usize];
+        file.read_at(0, &mut content).unwrap();
+        let is_plain = |block: &[u8]| block[0] != 0 && block.iter().all(|byte| *byte == block[0]);
+        let plain = content.chunks_exact(BLOCK).filter(|block| is_plain(block));
+        found.extend(plain.map(|block| format!("a block of {} in {name}", block[0])));
+    }
+    found
+}
+
+#[test]
+fn power_cuts_while_a_volume_in_use_gets_or_loses_its_encryption_lose_nothing_and_leave_nothing() {
+    let kek = kek(1);
+    let mut found = [0; 3];
+    for seed in 0..LIVES {
+        let change = match seed % 2 {
+            0 => Change { from: None, to: Some(&kek) },
+            _ => Change { from: Some(&kek), to: None },
+        };
+        let life = Life::new(seed, change.from);
+        let fs = life.fs.cut(seed);
+        fs.record();
+        let mut random = StdRng::seed_from_u64(seed);
+        let meanwhile = change.meanwhile();
+        run_in_use(&fs, change, &mut random, None).finish_reencryption(meanwhile).unwrap();
+        for cut in 0..CUTS as u64 {
+            let (moment, seed_of_cut) = (random.random_range(0..fs.moments()), seed * 1000 + cut);
+            let image = match cut % 3 {
+                0 => fs.killed_at(moment, seed_of_cut),
+                _ => fs.cut_at(moment, seed_of_cut),
+            };
+            let says = |error: String| format!("life {seed}, moment {moment}, cut {cut}: {error}");
+            let descriptor = describe_on(&image, path()).unwrap().descriptor;
+            let top = descriptor.layer(descriptor.top).unwrap();
+            assert!(
+                descriptor.reencrypting.is_none() || top.is_clear() == change.to.is_none(),
+                "life {seed}, moment {moment}: what is written is not of the new sort"
+            );
+            // Its next owner, of whom a person asks the same, opens it whatever was being done.
+            let under = change.found_on(&image);
+            let contents: Contents = match descriptor.reencrypting {
+                // Snapshots are read under one protection alone.
+                Some(_) => life.contents()[..1].to_vec(),
+                None => life.contents(),
+            };
+            expect_under(&image, under, &contents, &mut random).map_err(says).unwrap();
+            let left = match (descriptor.reencrypting, &descriptor.encryption) {
+                (Some(_), _) => Left::UnderWay,
+                (None, encryption) if encryption.is_some() == change.from.is_some() => Left::NotBegun,
+                (None, _) => Left::Done,
+            };
+            found[left as usize] += 1;
+            // It goes on while it is used, or when it is not.
+            match (left, seed_of_cut % 2) {
+                (Left::Done, _) => {}
+                (Left::NotBegun | Left::UnderWay, 0) => {
+                    run_in_use(&image, change, &mut random, None).finish_reencryption(meanwhile).unwrap();
+                }
+                (Left::NotBegun | Left::UnderWay, _) => {
+                    if left == Left::UnderWay {
+                        // As the last process that used it leaves it.
+                        let to_open = to_open_under(meanwhile, Access::ReadWrite);
+                        let volume = open_on(&image, path(), &to_open).unwrap();
+                        empty_log(&image, &volume, &mut random);
+                    }
+                    run(&image, change, &mut random, None).map_err(says).unwrap();
+                }
+            }
+            let image = image.cut(seed_of_cut);
+            expect(&image, change.to, &life.contents(), &mut random).map_err(says).unwrap();
+            if change.to.is_some() {
+                assert_eq!(plain_blocks(&image), Vec::<String>::new(), "life {seed}, moment {moment}");
+            }
+        }
+    }
+    let [not_begun, under_way, done] = found;
+    println!("{not_begun} images before the job, {under_way} within it, {done} after it");
+    assert!(not_begun > 0 && under_way > 0 && done > 0);
+}
+
+/// Replaces the descriptor by other bytes, as an attacker with the datastore can.
+fn put_back(fs: &SimFs, bytes: &[u8]) {
+    let directory = Storage::open_directory(fs, path()).unwrap();
+    let file = directory.open("descriptor", OFlags::RDWR).unwrap();
+    file.set_length(bytes.len() as u64).unwrap();
+    file.write_at(0, bytes).unwrap();
+}
+
+fn descriptor_bytes(fs: &SimFs) -> Vec<u8> {
+    let directory = Storage::open_directory(fs, path()).unwrap();
+    let file = directory.open("descriptor", OFlags::RDONLY).unwrap();
+    let mut bytes = vec![0; file.length().unwrap() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// The descriptor that says of its first sealed layer that it is clear, as an attacker writes it.
+fn with_a_clear_layer(descriptor: &[u8]) -> Vec<u8> {
+    let length = u32::from_le_bytes(descriptor[12..16].try_into().unwrap()) as usize;
+    let body = std::str::from_utf8(&descriptor[16..16 + length]).unwrap();
+    let start = body.find(r#""epochs":[{"#).unwrap() + r#""epochs":["#.len();
+    let end = start + body[start..].find("}]}]").unwrap() + "}]}".len();
+    let body = [&body[..start], &body[end..]].concat();
+    // A layer without a key has no tags.
+    let (before, after) = body.split_at(start);
+    let after = after.replacen(r#""integrity":"polyval-aes-256-absence""#, r#""integrity":null"#, 1);
+    let after = after.replacen(r#""integrity":"hmac-sha256-128-absence""#, r#""integrity":null"#, 1);
+    let body = [before, after.as_str()].concat();
+    let length = (body.len() as u32).to_le_bytes();
+    [&descriptor[..12], &length, body.as_bytes(), &descriptor[descriptor.len() - 32..]].concat()
+}
+
+#[test]
+fn a_volume_has_clear_layers_beside_sealed_ones_only_as_a_person_says() {
+    let (own, other) = (kek(1), kek(2));
+    for to in [Some(&own), None] {
+        let change = Change { from: if to.is_some() { None } else { Some(&own) }, to };
+        let life = Life::new(2, change.from);
+        let mut random = StdRng::seed_from_u64(2);
+        let before = descriptor_bytes(&life.fs);
+        drop(run_in_use(&life.fs, change, &mut random, Some(0)));
+        let begun = descriptor_bytes(&life.fs);
+        drop(run_in_use(&life.fs, change, &mut random, Some(1)));
+        expect_under(&life.fs, change.meanwhile(), &life.contents()[..1].to_vec(), &mut random).unwrap();
+        // Neither who expects all of it sealed, or clear, nor who has the other job in mind.
+        let (wrong_job, of_other) = match to {
+            Some(_) => (Protection::Decrypting(&own), Protection::Encrypting(&other)),
+            None => (Protection::Encrypting(&own), Protection::Decrypting(&other)),
+        };
+        let refused = [Protection::Encrypted(&own), Protection::Unencrypted, wrong_job, of_other];
+        for protection in refused {
+            for access in [Access::ReadOnly, Access::ReadWrite] {
+                assert!(open_on(&life.fs, path(), &to_open_under(protection, access)).is_err());
+            }
+        }
+        // What is written is of the new sort from the first block on.
+        let mut volume =
+            open_on(&life.fs, path(), &to_open_under(change.meanwhile(), Access::ReadWrite)).unwrap();
+        let plain_before = plain_blocks(&life.fs).len();
+        let blocks = Arc::clone(&volume.disk);
+        let stages = plain_blocks_over(blocks, &mut volume).unwrap();
+        let mut client = DiskAccess::on(event_loop(&life.fs, &mut random), &*stages.disk).unwrap();
+        client.write_at(3 * BLOCK_BYTES, &[251; BLOCK]).unwrap();
+        client.flush().unwrap();
+        let is_plain = plain_blocks(&life.fs).len() > plain_before;
+        assert_eq!(is_plain, to.is_none());
+        let mut found = [0; BLOCK];
+        client.read_at(3 * BLOCK_BYTES, &mut found).unwrap();
+        assert_eq!(found, [251; BLOCK]);
+        drop((client, stages));
+        empty_log(&life.fs, &volume, &mut random);
+        let generation = volume.descriptor().generation;
+        drop(volume);
+
+        // Its owner takes no descriptor of before, and none that was changed.
+        let last = descriptor_bytes(&life.fs);
+        let owner = OpenOptions {
+            least_generation: generation,
+            ..to_open_under(change.meanwhile(), Access::ReadWrite)
+        };
+        for old in [&before, &begun] {
+            put_back(&life.fs, old);
+            let refused = open_on(&life.fs, path(), &owner).unwrap_err();
+            let is_refused = matches!(
+                refused,
+                DatastoreError::RolledBack { .. }
+                    | DatastoreError::NotEncrypted { .. }
+                    // Its top was replaced since.
+                    | DatastoreError::MissingLayer { .. }
+            );
+            assert!(is_refused, "{refused}");
+        }
+        let forged = with_a_clear_layer(&last);
+        put_back(&life.fs, &forged);
+        let refused = open_on(&life.fs, path(), &owner).unwrap_err();
+        assert!(matches!(refused, DatastoreError::NotAuthentic { .. }), "{refused}");
+        put_back(&life.fs, &last);
+        let volume = open_on(&life.fs, path(), &owner).unwrap();
+        empty_log(&life.fs, &volume, &mut random);
+        drop(volume);
+
+        // A layer of the wrong sort is not taken.
+        let mut job = begin_reencryption_on(&life.fs, path(), &change.options()).unwrap();
+        let OpenRewrite { size_bytes, layers, keys, mut rewritten } = job.open_next().unwrap().unwrap();
+        copy(&life.fs, size_bytes, layers, keys, &mut random).unwrap();
+        rewritten.keep();
+        let (of, right) = (rewritten.old(), rewritten.record().clone());
+        let sealed = job.descriptor().layers.iter().find(|layer| !layer.is_clear()).unwrap().epochs.clone();
+        drop((job, rewritten));
+        let to_open = to_open_under(change.meanwhile(), Access::ReadWrite);
+        let mut head = VolumeHead::open_on(&life.fs, path(), &to_open).unwrap();
+        let wrong = LayerRecord { epochs: if to.is_some() { Vec::new() } else { sealed }, ..right.clone() };
+        let refused = head.replace_rewritten(of, &wrong, change.meanwhile()).unwrap_err();
+        assert!(matches!(refused, DatastoreError::NotRewritable { .. }), "{refused}");
+        let refused = head.cancel_reencryption(change.meanwhile()).unwrap_err();
+        assert!(matches!(refused, DatastoreError::HalfClear { .. }), "{refused}");
+        head.replace_rewritten(of, &right, change.meanwhile()).unwrap();
+    }
+}
+
+#[test]
+fn a_mark_that_is_withdrawn_leaves_the_volume_as_it_was() {
+    let own = kek(1);
+    for change in [Change { from: None, to: Some(&own) }, Change { from: Some(&own), to: None }] {
+        let life = Life::new(0, change.from);
+        let mut random = StdRng::seed_from_u64(0);
+        let mut head =
+            VolumeHead::open_on(&life.fs, path(), &to_open(change.from, Access::ReadWrite)).unwrap();
+        let before = head.descriptor().clone();
+        let meanwhile = change.meanwhile();
+        head.prepare_layer_of(meanwhile, NewTags::Kept, Some(LOG_BYTES)).unwrap();
+        assert!(!head.withdraw_mark(&before, meanwhile).unwrap());
+        head.withdraw_layer(meanwhile).unwrap();
+        assert!(head.withdraw_mark(&before, meanwhile).unwrap());
+        let after = Descriptor { generation: before.generation, ..head.descriptor().clone() };
+        assert_eq!(after, before);
+        drop(head);
+        expect(&life.fs, change.from, &life.contents(), &mut random).unwrap();
+    }
+}
+
+#[test]
+fn no_sealed_layer_is_merged_into_a_clear_one() {
+    let own = kek(1);
+    for change in [Change { from: None, to: Some(&own) }, Change { from: Some(&own), to: None }] {
+        let life = Life::new(1, change.from);
+        let mut random = StdRng::seed_from_u64(1);
+        let mut head = run_in_use(&life.fs, change, &mut random, Some(1));
+        let meanwhile = change.meanwhile();
+        head.delete_snapshot(life.kept[0].0, meanwhile).unwrap();
+        assert_eq!(head.descriptor().merging, None);
+        assert_eq!(head.mark_merge(meanwhile).unwrap(), None);
+        assert!(!head.descriptor().has_layers_to_merge());
+        drop(head);
+        let mut head = run_in_use(&life.fs, change, &mut random, None);
+        head.finish_reencryption(meanwhile).unwrap();
+        assert!(head.descriptor().has_layers_to_merge());
+        drop(head);
+        let contents = vec![life.contents()[0].clone()];
+        expect(&life.fs, change.to, &contents, &mut random).unwrap();
+    }
 }

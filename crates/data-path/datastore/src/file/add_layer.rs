@@ -217,7 +217,8 @@ pub(super) fn with_a_layer(
     };
     let integrity = match descriptor.reencrypting {
         Some(Reencrypting::Encrypted { integrity, .. }) => integrity,
-        _ => parent.integrity.map(Integrity::renewed),
+        Some(Reencrypting::Clear {}) => None,
+        None => parent.integrity.map(Integrity::renewed),
     };
     if let Some(old) = layered.layers.iter_mut().find(|layer| layer.id == descriptor.top) {
         old.size_bytes = Some(descriptor.size_bytes);

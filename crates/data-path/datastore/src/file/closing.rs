@@ -74,7 +74,20 @@ impl VolumeHead {
         log_bytes: Option<u64>,
         part: Option<GroupPart>,
     ) -> Result<(), DatastoreError> {
-        let (directory, descriptor) = (&self.directory, &self.descriptor);
+        let descriptor = self.descriptor.clone();
+        self.put_top_of(&descriptor, protection, log_bytes, part)
+    }
+
+    /// Durably puts a new, empty top on `descriptor`, which differs from the volume's at most by
+    /// the mark of a re-encryption.
+    pub(super) fn put_top_of(
+        &mut self,
+        descriptor: &Descriptor,
+        protection: Protection<'_>,
+        log_bytes: Option<u64>,
+        part: Option<GroupPart>,
+    ) -> Result<(), DatastoreError> {
+        let directory = &self.directory;
         let path = &directory.path;
         refuse_unclosed(path, descriptor)?;
         let options = AddLayerOptions { protection, log_bytes, lock_wait: LOCK_WAIT, least_generation: 0 };
@@ -84,7 +97,7 @@ impl VolumeHead {
             layered.group = Some(GroupMark::Part(part));
         }
         let encoded = layered.encode(path, &protection.keks())?;
-        remove_leftovers(directory, descriptor)?;
+        remove_leftovers(directory, &self.descriptor)?;
         put_in_place(directory, &layered, &encoded, log::FileState::InUse, protection)?;
         self.descriptor = layered;
         Ok(())

@@ -268,6 +268,18 @@ pub struct EpochRecord {
     pub envelopes: Vec<Envelope>,
 }
 
+impl LayerRecord {
+    /// The seal of what is written to it: the epoch of its newest DEK, or that of clear blocks.
+    pub fn write_epoch(&self) -> KeyEpoch {
+        self.epochs.last().map_or(KeyEpoch::CLEAR, |record| record.epoch)
+    }
+
+    /// Whether its blocks are not encrypted.
+    pub fn is_clear(&self) -> bool {
+        self.epochs.is_empty()
+    }
+}
+
 impl Descriptor {
     /// Checks that it is the descriptor of this volume; `None` accepts any.
     ///
@@ -416,9 +428,11 @@ impl Descriptor {
             let is_alone = self.children(layer.id).count() == 1;
             is_alone && layer.id != self.top && !self.is_kept(layer.id) && !layer.closing
         });
+        // A sealed layer's blocks must not end in a clear one.
         lower.filter_map(|into| {
             let from = self.children(into.id).find(|from| !from.closing)?;
-            Some(Merging { from: from.id, into: into.id })
+            let is_of_one_sort = from.is_clear() == into.is_clear();
+            is_of_one_sort.then_some(Merging { from: from.id, into: into.id })
         })
     }
 
@@ -575,7 +589,7 @@ impl Descriptor {
             }
             // A re-encryption from or to a clear volume has layers of both sorts on its way.
             let is_mixed = self.encryption.is_some() && self.reencrypting.is_some();
-            if layer.epochs.is_empty() == self.encryption.is_some() && !is_mixed {
+            if layer.is_clear() == self.encryption.is_some() && !is_mixed {
                 return Err(format!(
                     "layer {} has keys where the volume has none, or the other way round",
                     layer.id
@@ -592,7 +606,7 @@ impl Descriptor {
                     layer.id
                 ));
             }
-            if layer.integrity.is_some() && layer.epochs.is_empty() {
+            if layer.integrity.is_some() && layer.is_clear() {
                 return Err(format!("layer {} has tags, and no key that could have made them", layer.id));
             }
             for record in &layer.epochs {
@@ -635,8 +649,13 @@ impl Descriptor {
             mark.validate(self)?;
         }
         let Some(Merging { from, into }) = self.merging else { return Ok(()) };
+        let is_clear = |layer: LayerId| self.layer(layer).map(LayerRecord::is_clear);
         let is_pair = self.layer(from).is_some_and(|layer| layer.parent == Some(into));
-        if !is_pair || self.children(into).count() != 1 || self.is_kept(into) {
+        if !is_pair
+            || is_clear(from) != is_clear(into)
+            || self.children(into).count() != 1
+            || self.is_kept(into)
+        {
             return Err(format!("layer {from} cannot be merged into layer {into}"));
         }
         Ok(())

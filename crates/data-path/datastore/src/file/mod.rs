@@ -104,7 +104,7 @@ pub use places::{TPM_STATE, VM_FILE};
 pub use reencrypt::{
     LeftToReencrypt, NewTags, OpenRewrite, ReencryptOptions, Reencrypting, Reencryption, RewriteKeys,
     RewriteLayers, RewrittenLayer, authenticated_between_keks, begin_reencryption, begin_reencryption_on,
-    cancel_reencryption, cancel_reencryption_on, left_to_reencrypt, open_rewrite_beside,
+    cancel_reencryption, cancel_reencryption_on, clear_bytes, left_to_reencrypt, open_rewrite_beside,
     open_rewrite_beside_on, whole_to_reencrypt,
 };
 pub use reserve::Room;

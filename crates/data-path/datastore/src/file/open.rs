@@ -39,6 +39,12 @@ pub enum Protection<'a> {
         /// The KEK of the new ones.
         to: &'a Kek,
     },
+    /// Encrypted under this KEK, perhaps beside layers below the top that are clear still: a person
+    /// has the volume encrypted while it is in use. What is written is sealed.
+    Encrypting(&'a Kek),
+    /// Encrypted under this KEK, perhaps beside layers that are clear already: a person has the
+    /// volume decrypted while it is in use. What is written is clear.
+    Decrypting(&'a Kek),
     /// Clear, because a person chose it.
     Unencrypted,
 }
@@ -47,15 +53,15 @@ impl<'a> Protection<'a> {
     /// The KEK for a new DEK, or a new volume.
     pub(super) fn kek(self) -> Option<&'a Kek> {
         match self {
-            Self::Encrypted(kek) | Self::Between { to: kek, .. } => Some(kek),
-            Self::Unencrypted => None,
+            Self::Encrypted(kek) | Self::Between { to: kek, .. } | Self::Encrypting(kek) => Some(kek),
+            Self::Decrypting(_) | Self::Unencrypted => None,
         }
     }
 
     /// All KEKs; none for a clear volume.
     pub(super) fn keks(self) -> Vec<&'a Kek> {
         match self {
-            Self::Encrypted(kek) => vec![kek],
+            Self::Encrypted(kek) | Self::Encrypting(kek) | Self::Decrypting(kek) => vec![kek],
             Self::Between { from, to } => vec![from, to],
             Self::Unencrypted => Vec::new(),
         }
@@ -66,7 +72,11 @@ impl<'a> Protection<'a> {
     pub(super) fn kek_for_new(self, encryption: &EncryptionRecord) -> Option<&'a Kek> {
         match self {
             Self::Between { from, to } if encryption.keks().all(|record| record.id != to.id()) => Some(from),
-            _ => self.kek(),
+            Self::Between { .. }
+            | Self::Encrypted(_)
+            | Self::Encrypting(_)
+            | Self::Decrypting(_)
+            | Self::Unencrypted => self.kek(),
         }
     }
 }

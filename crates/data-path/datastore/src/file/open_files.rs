@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strongroom_keys::{Cipher, EnvelopeContext, Kek, Purpose};
-use strongroom_types::{KeyEpoch, LayerId};
+use strongroom_types::LayerId;
 
 use super::descriptor::{
     CHAIN_LAYERS_MAX, Descriptor, EncodedDescriptor, EpochRecord, LayerRecord, LogRecord,
@@ -180,9 +180,7 @@ impl Opening<'_> {
                 provisioning: descriptor.provisioning,
                 read_only: options.access == Access::ReadOnly,
                 is_merged_into: descriptor.is_merged_into(id),
-                // In a clear volume a seal only means that the block is there; the first epoch
-                // stands for that.
-                write_epoch: layer.epochs.last().map_or(KeyEpoch::FIRST, |record| record.epoch),
+                write_epoch: layer.write_epoch(),
                 syncs_in_turn: file_system.syncs_in_turn,
                 log: None,
                 tags: None,
@@ -310,14 +308,12 @@ pub(super) fn refuse_the_other_sort(
     descriptor: &Descriptor,
     protection: Protection<'_>,
 ) -> Result<(), DatastoreError> {
-    match (descriptor.key_source(), protection) {
-        (Some(source), Protection::Unencrypted) => {
+    match (descriptor.key_source(), protection.keks().first()) {
+        (Some(source), None) => {
             Err(DatastoreError::Encrypted { path: path.to_owned(), source_name: source.name() })
         }
-        (None, Protection::Encrypted(_) | Protection::Between { .. }) => {
-            Err(DatastoreError::NotEncrypted { path: path.to_owned() })
-        }
-        _ => Ok(()),
+        (None, Some(_)) => Err(DatastoreError::NotEncrypted { path: path.to_owned() }),
+        (Some(_), Some(_)) | (None, None) => Ok(()),
     }
 }
 
@@ -329,11 +325,13 @@ pub(super) fn authenticate(
 ) -> Result<Descriptor, DatastoreError> {
     let keks = options.protection.keks();
     let descriptor = match options.protection {
-        Protection::Encrypted(kek) => encoded.verify(path, kek)?,
+        Protection::Encrypted(kek) | Protection::Encrypting(kek) | Protection::Decrypting(kek) => {
+            encoded.verify(path, kek)?
+        }
         Protection::Between { .. } => encoded.verify_under_all(path, &keks)?,
         Protection::Unencrypted => encoded.unverified().clone(),
     };
-    if descriptor.reencrypting.is_some() && !descriptor.opens_under(&keks) {
+    if !descriptor.opens_as(options.protection) {
         return Err(DatastoreError::Reencrypting { path: path.to_owned() });
     }
     descriptor.expect_generation(path, options.least_generation)?;

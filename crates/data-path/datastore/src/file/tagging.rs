@@ -113,7 +113,7 @@ impl Tagger {
     pub fn without_a_key() -> Result<Self, CryptoError> {
         let algorithm = BlockTagAlgorithm::HmacSha256;
         let key = BlockTagKey::new(algorithm, &SecretBytes::zeroed(algorithm.key_bytes())?)?;
-        Ok(Self { keys: vec![(KeyEpoch::FIRST, key)] })
+        Ok(Self { keys: vec![(KeyEpoch::CLEAR, key)] })
     }
 
     /// The key of an epoch.

@@ -45,9 +45,7 @@ impl Disk<Plain> for CryptDisk {
     }
 
     fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Plain>>, IoError> {
-        let mut sessions = Sessions { keys: Arc::clone(&self.keys), open: Vec::new() };
-        // The current key is set up now and not during the first write.
-        sessions.of(self.keys.write_epoch())?;
+        let sessions = Sessions::open(&self.keys)?;
         Ok(Box::new(BounceChannel::open(&self.below, sessions, thread, depth)?))
     }
 
@@ -61,12 +59,35 @@ impl Disk<Plain> for CryptDisk {
 }
 
 /// One channel's sessions: one for each epoch that it has met. A volume has few epochs.
-struct Sessions {
+pub(crate) struct Sessions {
     keys: Arc<EpochKeys>,
     open: Vec<(KeyEpoch, GuestSession)>,
 }
 
 impl Sessions {
+    /// Sets up the current key now, and not during the first write.
+    pub(crate) fn open(keys: &Arc<EpochKeys>) -> Result<Self, IoError> {
+        let mut sessions = Self { keys: Arc::clone(keys), open: Vec::new() };
+        sessions.of(keys.write_epoch())?;
+        Ok(sessions)
+    }
+
+    /// Decrypts a run of blocks that the key of one epoch has sealed. `run` are bytes of the
+    /// transfer at `extent`.
+    pub(crate) fn decrypt(
+        &mut self,
+        extent: Extent,
+        run: std::ops::Range<usize>,
+        epoch: KeyEpoch,
+        from: &Buffer,
+        into: &mut GuestSlice,
+    ) -> Result<(), IoError> {
+        let block = (extent.offset() + run.start as u64) / BLOCK_BYTES;
+        let session = self.of(epoch)?.ok_or(IoError::UnknownEpoch { block, epoch })?;
+        let start = run.start;
+        session.decrypt(block, &from.bytes()[run], into, start).map_err(failed("decryption failed", epoch))
+    }
+
     /// The session of an epoch, or `None` if there is no such key.
     fn of(&mut self, epoch: KeyEpoch) -> Result<Option<&mut GuestSession>, IoError> {
         let index = match self.open.iter().position(|(of, _)| *of == epoch) {
@@ -111,16 +132,10 @@ impl Conversion for Sessions {
 
     fn unseal(&mut self, extent: Extent, from: &Buffer, into: &mut GuestSlice) -> Result<(), IoError> {
         for (run, seal) in bounce::runs(from.seals()) {
-            let Some(epoch) = seal else {
-                into.fill_zero(run.start, run.len());
-                continue;
-            };
-            let block = (extent.offset() + run.start as u64) / BLOCK_BYTES;
-            let session = self.of(epoch)?.ok_or(IoError::UnknownEpoch { block, epoch })?;
-            let start = run.start;
-            session
-                .decrypt(block, &from.bytes()[run], into, start)
-                .map_err(failed("decryption failed", epoch))?;
+            match seal {
+                None => into.fill_zero(run.start, run.len()),
+                Some(epoch) => self.decrypt(extent, run, epoch, from, into)?,
+            }
         }
         Ok(())
     }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{blocksize, crypt, memory};
+use crate::support::{blocksize, clear_memory, crypt, memory, mixed};
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::delay::{Delay, DelayDisk, Delays};
 use strongroom_filters::error::{ErrorDisk, Fault, Moment, Trigger};
+use strongroom_filters::mixed::Writes;
 use strongroom_io::conformance::reorder::ReorderDisk;
 use strongroom_io::conformance::{Conformance, TestPayload};
 use strongroom_io::{Disk, IoError, Plain, Sealed};
@@ -49,7 +50,14 @@ fn crypt_over_memory() {
 
 #[test]
 fn cleartext_over_memory() {
-    passes::<Plain, _>(|| CleartextDisk::new(memory(SIZE_BYTES)));
+    passes::<Plain, _>(|| CleartextDisk::new(clear_memory(SIZE_BYTES)));
+}
+
+#[test]
+fn mixed_over_memory_of_either_sort() {
+    passes::<Plain, _>(|| mixed(memory(SIZE_BYTES), Writes::Sealed));
+    passes::<Plain, _>(|| mixed(clear_memory(SIZE_BYTES), Writes::Clear));
+    passes_with_faults::<Plain, _>(|| mixed(faulty(memory(SIZE_BYTES)), Writes::Sealed));
 }
 
 #[test]
@@ -96,7 +104,7 @@ fn stacks_keep_their_promises_in_any_order() {
         ReorderDisk::new(Arc::new(blocksize(crypt, SIZE_BYTES, 1)), 7)
     });
     passes::<Plain, _>(|| {
-        let delayed = Arc::new(DelayDisk::new(memory(SIZE_BYTES), delays(), 4));
+        let delayed = Arc::new(DelayDisk::new(clear_memory(SIZE_BYTES), delays(), 4));
         blocksize(Arc::new(CleartextDisk::new(delayed)), SIZE_BYTES, 512)
     });
 }

@@ -7,6 +7,7 @@ use strongroom_crypto::xts::Xts;
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys};
+use strongroom_filters::mixed::{MixedDisk, Writes};
 use strongroom_io::conformance::{Driver, Setup, TestPayload, Violation};
 use strongroom_io::{Disk, IoError, Payload, Plain, Request, Sealed};
 use strongroom_types::{Extent, KeyEpoch, VolumeSize};
@@ -32,7 +33,13 @@ fn driver<P: TestPayload>(disk: &dyn Disk<P>) -> Driver<P> {
 
 /// What lies below, past the suite's own check of seals: the raw bytes.
 fn below(disk: &dyn Disk<Sealed>, extent: Extent) -> Vec<u8> {
-    let mut driver = driver(disk);
+    below_sealed(disk, KeyEpoch::FIRST, extent)
+}
+
+/// The same of blocks with another seal.
+fn below_sealed(disk: &dyn Disk<Sealed>, epoch: KeyEpoch, extent: Extent) -> Vec<u8> {
+    let setup = Setup::default().epoch(epoch);
+    let mut driver = Driver::<Sealed>::open(disk, &setup, 4, 4 << 20, 0).unwrap();
     let into = driver.memory.blank::<Sealed>(extent.length() as usize, &mut driver.random).unwrap();
     Sealed::content(&driver.succeed(Request::Read { extent, into }).unwrap().unwrap())
 }
@@ -104,8 +111,39 @@ fn another_key_reads_noise() {
 
 #[test]
 fn cleartext_is_what_its_name_says() {
-    let datastore = memory(KeyEpoch::FIRST);
+    let datastore = memory(KeyEpoch::CLEAR);
     let disk = CleartextDisk::new(Arc::clone(&datastore) as _);
     driver(&disk).write(4096, &[7; BLOCK]).unwrap();
-    assert!(below(&*datastore, Extent::between(4096, 8192)) == [7; BLOCK]);
+    assert!(below_sealed(&*datastore, KeyEpoch::CLEAR, Extent::between(4096, 8192)) == [7; BLOCK]);
+}
+
+#[test]
+fn beside_sealed_layers_only_a_clear_seal_is_clear() {
+    let key = key();
+    let mixed = |datastore: &Arc<MemoryDisk>, writes| {
+        MixedDisk::new(Arc::clone(datastore) as _, keys(KeyEpoch::FIRST, &key), writes)
+    };
+    let extent = Extent::between(4096, 8192);
+    // What is written is of the one sort that was chosen: the memory takes no other.
+    for (epoch, writes, other) in
+        [(KeyEpoch::FIRST, Writes::Sealed, Writes::Clear), (KeyEpoch::CLEAR, Writes::Clear, Writes::Sealed)]
+    {
+        let datastore = memory(epoch);
+        driver(&mixed(&datastore, other)).write(4096, &[7; BLOCK]).unwrap_err();
+        driver(&mixed(&datastore, writes)).write(4096, &[7; BLOCK]).unwrap();
+        assert_eq!(below_sealed(&*datastore, epoch, extent) == [7; BLOCK], writes == Writes::Clear);
+        // Either reads both.
+        for writes in [writes, other] {
+            assert!(driver(&mixed(&datastore, writes)).read(extent).unwrap() == [7; BLOCK]);
+        }
+    }
+    // A block of an epoch without a key is not taken for a clear one, nor a clear one without this
+    // stage for one of a key.
+    let (unknown, clear) = (memory(second()), memory(KeyEpoch::CLEAR));
+    driver(&CryptDisk::new(Arc::clone(&unknown) as _, keys(second(), &key)))
+        .write(4096, &[7; BLOCK])
+        .unwrap();
+    driver(&CleartextDisk::new(Arc::clone(&clear) as _)).write(4096, &[7; BLOCK]).unwrap();
+    driver(&mixed(&unknown, Writes::Clear)).read(extent).unwrap_err();
+    driver(&CryptDisk::new(clear, keys(KeyEpoch::FIRST, &key))).read(extent).unwrap_err();
 }

@@ -7,6 +7,7 @@ use strongroom_crypto::xts::{KEY_BYTES, UnitSize, Xts};
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys};
+use strongroom_filters::mixed::{MixedDisk, Writes};
 use strongroom_io::{
     Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Request, RequestKind, Sealed,
     Thread,
@@ -20,6 +21,15 @@ pub fn key() -> Arc<Xts> {
 
 pub fn memory(bytes: u64) -> Arc<MemoryDisk> {
     Arc::new(MemoryDisk::new(VolumeSize::new(bytes).unwrap(), KeyEpoch::FIRST))
+}
+
+/// One whose blocks are clear.
+pub fn clear_memory(bytes: u64) -> Arc<MemoryDisk> {
+    Arc::new(MemoryDisk::new(VolumeSize::new(bytes).unwrap(), KeyEpoch::CLEAR))
+}
+
+pub fn mixed(below: Arc<dyn Disk<Sealed>>, writes: Writes) -> MixedDisk {
+    MixedDisk::new(below, Arc::new(EpochKeys::new(KeyEpoch::FIRST, key()).unwrap()), writes)
 }
 
 pub fn crypt(below: Arc<dyn Disk<Sealed>>) -> CryptDisk {

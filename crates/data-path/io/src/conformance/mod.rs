@@ -169,6 +169,12 @@ impl Setup {
     pub fn on<L: EventLoop + 'static>(make: impl Fn() -> Result<L, IoError> + Send + Sync + 'static) -> Self {
         Self { event_loops: Arc::new(move || Ok(Box::new(make()?))), ..Self::default() }
     }
+
+    /// Sets the epoch of sealed writes, which sealed reads must return; the default is the first.
+    #[must_use]
+    pub fn epoch(self, epoch: KeyEpoch) -> Self {
+        Self { epoch, ..self }
+    }
 }
 
 /// The suite.

@@ -205,6 +205,12 @@ pub struct Tls {
 pub enum Keys {
     /// The key of each epoch follows, in this order; the last one seals writes.
     Epochs(Vec<KeyEpoch>),
+    /// The same, for the sealed layers of a volume that a person has encrypted: layers below the
+    /// top that say so are clear still. Known to workers of the same program alone.
+    Encrypting(Vec<KeyEpoch>),
+    /// The same, for the sealed layers of a volume that a person has decrypted: the others are
+    /// clear, and so is what is written. Known to workers of the same program alone.
+    Decrypting(Vec<KeyEpoch>),
     /// A person chose that nothing is encrypted.
     Unencrypted,
 }

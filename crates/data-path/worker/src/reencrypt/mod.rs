@@ -90,13 +90,14 @@ pub fn reencrypt(
     Ok(Reencrypted { descriptor, rewritten_bytes, rewritten_layers, kept_by_others })
 }
 
-/// Brings the volume into the state after an orderly end, without a marked merge. One that is
-/// between two keys cannot have been used since the job began.
+/// Brings the volume into the state after an orderly end, without a marked merge: under what it is
+/// under before the job, after it, or meanwhile if it was in use then. One that opens under none of
+/// these was not used since the job began.
 fn settle(path: &Path, options: &ReencryptOptions<'_>, stop: &AtomicBool) -> Result<(), MergeError> {
     let ReencryptOptions { from, to, lock_wait, least_generation, .. } = *options;
     let is_begun = describe(path)?.descriptor.reencrypting.is_some();
     let of = |protection| OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation };
-    for options in [of(from), of(to)] {
+    for options in [of(from), of(to), of(options.meanwhile())] {
         match complete(path, &options) {
             Ok(()) => {
                 let mut progress = Progress { stop, report: &mut |_| {} };

@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{
-    DatastoreError, LeftToReencrypt, OpenRewrite, Protection, ReencryptOptions, RewrittenLayer, describe,
-    left_to_reencrypt, open_rewrite_beside, whole_to_reencrypt,
+    DatastoreError, LeftToReencrypt, NewTags, OpenRewrite, Protection, ReencryptOptions, RewrittenLayer,
+    describe, left_to_reencrypt, open_rewrite_beside, whole_to_reencrypt,
 };
 use strongroom_keys::{Kek, KeyError};
 use strongroom_statistics::Answered;
 use thiserror::Error;
 
 use super::{ReencryptProgress, Reencrypted};
-use crate::control::{Answer, Client, ControlError, NewKek, Peer, ReencryptAct, Request, statistics_of};
+use crate::control::{
+    Answer, Becomes, Client, ControlError, NewKek, Peer, ReencryptAct, Request, statistics_of,
+};
 use crate::layers::MergeStages;
 use crate::merge::{Copying, MergeError, Stride, copy_all};
 use crate::pace::{Pace, Throttle};
@@ -158,22 +160,46 @@ struct Step {
 
 impl ServedVolume<'_> {
     fn begin(&self, options: &ReencryptOptions<'_>) -> Result<Step, ServedError> {
-        let least_generation = options.least_generation;
-        match (options.from, options.to) {
-            (Protection::Encrypted(from), Protection::Encrypted(to)) if from.id() != to.id() => {
-                self.begin_under(to, least_generation)
+        let ReencryptOptions { tags, least_generation, .. } = *options;
+        // A supervisor of a former release knows these two alone.
+        let is_kept = tags == NewTags::Kept;
+        match options.meanwhile() {
+            Protection::Between { to, .. } => self.ask_under(
+                to,
+                |to| match is_kept {
+                    true => ReencryptAct::BeginUnder { to },
+                    false => ReencryptAct::BeginAs { becomes: Becomes::Under(to), tags },
+                },
+                least_generation,
+            ),
+            Protection::Encrypted(_) if is_kept => self.ask(ReencryptAct::Begin, least_generation),
+            Protection::Encrypted(_) | Protection::Unencrypted => {
+                self.ask(ReencryptAct::BeginAs { becomes: Becomes::Kept, tags }, least_generation)
             }
-            _ => self.ask(ReencryptAct::Begin, least_generation),
+            Protection::Encrypting(to) => {
+                let act = |to| ReencryptAct::BeginAs { becomes: Becomes::Encrypted(to), tags };
+                self.ask_under(to, act, least_generation)
+            }
+            Protection::Decrypting(kek) => {
+                let becomes = Becomes::Clear { under: kek.id() };
+                self.ask(ReencryptAct::BeginAs { becomes, tags }, least_generation)
+            }
         }
     }
 
-    fn begin_under(&self, to: &Kek, least_generation: u64) -> Result<Step, ServedError> {
+    /// Asks for a step that brings in a KEK.
+    fn ask_under(
+        &self,
+        to: &Kek,
+        act: impl FnOnce(NewKek) -> ReencryptAct,
+        least_generation: u64,
+    ) -> Result<Step, ServedError> {
         let pipe = to.to_pipe().map_err(|error| DatastoreError::Key {
             path: self.path.to_owned(),
             error: KeyError::NotHandedOver(error),
         })?;
-        let to = NewKek { id: to.id(), source: to.source().clone() };
-        self.ask_with(ReencryptAct::BeginUnder { to }, least_generation, Some(pipe.as_fd()))
+        let act = act(NewKek { id: to.id(), source: to.source().clone() });
+        self.ask_with(act, least_generation, Some(pipe.as_fd()))
     }
 
     /// Has the new layer put in the place of the old one. Returns `false` if the old one is there

@@ -16,7 +16,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_statistics::Page;
 use thiserror::Error;
 
-use super::kek::VolumeKek;
+use super::kek::{VolumeKek, VolumeSeal};
 use super::starter::{Born, StartsWorkers, Workers};
 use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report};
 use crate::condition::Condition;
@@ -175,15 +175,16 @@ impl WorkerProcess {
         Ok(worker)
     }
 
-    /// Gives it the keys, which are wiped here. `kek` tells whether the volume is clear; that is
-    /// never concluded from missing keys, and a worker without them refuses to serve.
+    /// Gives it the keys, which are wiped here. `kek` tells whether the volume, or a part of it, is
+    /// clear; that is never concluded from missing keys, and a worker without them refuses to
+    /// serve.
     pub fn give_keys(&mut self, deks: Deks, kek: &VolumeKek) -> Result<(), ChildError> {
-        self.give(deks, kek.is_clear())
+        self.give(deks, kek.seal())
     }
 
     /// As [`Self::give_keys`], for a disk without a KEK.
-    pub fn give(&mut self, deks: Deks, is_clear: bool) -> Result<(), ChildError> {
-        self.order(&Order::Keys(keys_of(&deks, is_clear)), &[])?;
+    pub fn give(&mut self, deks: Deks, seal: VolumeSeal) -> Result<(), ChildError> {
+        self.order(&Order::Keys(keys_of(&deks, seal)), &[])?;
         self.send_secrets(deks)?;
         self.expect(Report::Keyed, ANSWERS_WITHIN)
     }
@@ -245,7 +246,7 @@ impl WorkerProcess {
         if !self.is_of_this_program() {
             top.drop_log_indexes();
         }
-        let order = Order::PrepareTop { layer: top.facts, keys: keys_of(&deks, kek.is_clear()) };
+        let order = Order::PrepareTop { layer: top.facts, keys: keys_of(&deks, kek.seal()) };
         self.order(&order, &top.files())?;
         // From here on only the worker holds the lock.
         drop(top);
@@ -474,10 +475,13 @@ pub struct Handover {
 }
 
 /// How the keys are announced that follow.
-fn keys_of(deks: &Deks, is_clear: bool) -> Keys {
-    match is_clear {
-        true => Keys::Unencrypted,
-        false => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
+fn keys_of(deks: &Deks, seal: VolumeSeal) -> Keys {
+    let epochs = deks.iter().map(|(epoch, _)| *epoch).collect();
+    match seal {
+        VolumeSeal::Clear => Keys::Unencrypted,
+        VolumeSeal::Sealed => Keys::Epochs(epochs),
+        VolumeSeal::Encrypting => Keys::Encrypting(epochs),
+        VolumeSeal::Decrypting => Keys::Decrypting(epochs),
     }
 }
 

@@ -11,6 +11,28 @@ use strongroom_types::KekId;
 
 use crate::control::KeyStatus;
 
+/// Which of a volume's layers are sealed, as persons have decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeSeal {
+    /// All.
+    Sealed,
+    /// The top; those below are becoming so.
+    Encrypting,
+    /// Some below the top, until they are rewritten.
+    Decrypting,
+    /// None.
+    Clear,
+}
+
+/// Who decides whether a volume is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decides {
+    /// Its owner, by commands on the volume.
+    Owner,
+    /// The configuration of the VM that it belongs to.
+    Configuration,
+}
+
 /// The KEK of an exposed volume. A provider's KEK is held under a lease, and may not be available
 /// when it is needed.
 #[derive(Debug)]
@@ -18,6 +40,8 @@ pub struct VolumeKek {
     place: Place,
     /// The KEK of new DEKs, while data keys are renewed under another one.
     next: Option<Place>,
+    seal: VolumeSeal,
+    decides: Decides,
     leases: Arc<dyn Leases>,
 }
 
@@ -38,6 +62,7 @@ impl VolumeKek {
     /// # Errors
     /// If a provider's key cannot be held under a lease.
     pub fn new(kek: Option<Kek>, leases: Arc<dyn Leases>) -> Result<Self, KeyError> {
+        let is_clear = kek.is_none();
         let place = match kek {
             None => Place::Nowhere,
             Some(kek) => match kek.source().clone() {
@@ -49,13 +74,33 @@ impl VolumeKek {
                 KekSource::Passphrase(_) | KekSource::KeyFile {} => Place::Kept(Arc::new(kek)),
             },
         };
-        Ok(Self { place, next: None, leases })
+        let seal = if is_clear { VolumeSeal::Clear } else { VolumeSeal::Sealed };
+        Ok(Self { place, next: None, seal, decides: Decides::Owner, leases })
     }
 
-    /// A provider's key of this id that is already held under a lease, for example for another
-    /// volume.
+    /// A provider's key of this id that is already held under a lease, for a volume of a VM.
     pub fn leased(key: ProviderKey, id: KekId, leases: Arc<dyn Leases>) -> Self {
-        Self { place: Place::Leased { key, id }, next: None, leases }
+        let (seal, decides) = (VolumeSeal::Sealed, Decides::Configuration);
+        Self { place: Place::Leased { key, id }, next: None, seal, decides, leases }
+    }
+
+    /// No key, for a volume that a VM's configuration says is clear.
+    pub fn none_of_a_vm(leases: Arc<dyn Leases>) -> Self {
+        let (seal, decides) = (VolumeSeal::Clear, Decides::Configuration);
+        Self { place: Place::Nowhere, next: None, seal, decides, leases }
+    }
+
+    /// Adds the KEK of new DEKs, of a volume whose data keys are being renewed under another one.
+    #[must_use]
+    pub fn and_next_kek(mut self, next: Kek) -> Self {
+        self.begin_next(next);
+        self
+    }
+
+    /// The same for a volume whose encryption or decryption is not finished.
+    #[must_use]
+    pub fn unfinished(self, seal: VolumeSeal) -> Self {
+        Self { seal, ..self }
     }
 
     /// Adds the provider's key of new DEKs, of a volume whose data keys are being renewed. It is
@@ -65,9 +110,35 @@ impl VolumeKek {
         Self { next: Some(Place::Leased { key, id }), ..self }
     }
 
-    /// Whether the volume is clear.
-    pub(super) fn is_clear(&self) -> bool {
-        matches!(self.place, Place::Nowhere)
+    /// Which of the volume's layers are sealed.
+    pub(super) fn seal(&self) -> VolumeSeal {
+        self.seal
+    }
+
+    /// Whether commands on the volume may encrypt or decrypt it.
+    pub(super) fn may_change_seal(&self) -> bool {
+        self.decides == Decides::Owner
+    }
+
+    /// Begins to encrypt the volume under this KEK, or the one that it has.
+    pub(super) fn begin_encrypting(&mut self, kek: Kek) {
+        if !self.is(kek.id()) {
+            self.place = self.take(kek);
+        }
+        self.seal = VolumeSeal::Encrypting;
+    }
+
+    /// Begins to decrypt the volume.
+    pub(super) fn begin_decrypting(&mut self) {
+        self.seal = VolumeSeal::Decrypting;
+    }
+
+    /// Goes back to what the volume was before it was to be encrypted or decrypted.
+    pub(super) fn end_as(&mut self, seal: VolumeSeal) {
+        self.seal = seal;
+        if seal == VolumeSeal::Clear {
+            self.settle_in(Place::Nowhere);
+        }
     }
 
     /// The key for one use, to be dropped right afterwards; empty for a clear volume.
@@ -76,7 +147,7 @@ impl VolumeKek {
     /// [`KeyError::Unavailable`] if the key is not held now.
     pub(super) fn now(&self) -> Result<KekInUse, KeyError> {
         let next = self.next.as_ref().map(|next| self.kek_at(next)).transpose()?.flatten();
-        Ok(KekInUse { kek: self.kek_at(&self.place)?, next })
+        Ok(KekInUse { kek: self.kek_at(&self.place)?, next, seal: self.seal })
     }
 
     fn kek_at(&self, place: &Place) -> Result<Option<Arc<Kek>>, KeyError> {
@@ -219,15 +290,20 @@ impl VolumeKek {
 pub struct KekInUse {
     kek: Option<Arc<Kek>>,
     next: Option<Arc<Kek>>,
+    seal: VolumeSeal,
 }
 
 impl KekInUse {
     /// The protection for calls of the datastore.
     pub fn protection(&self) -> Protection<'_> {
-        match (self.kek.as_deref(), self.next.as_deref()) {
-            (Some(from), Some(to)) => Protection::Between { from, to },
-            (Some(kek), None) => Protection::Encrypted(kek),
-            (None, _) => Protection::Unencrypted,
+        match (self.kek.as_deref(), self.seal, self.next.as_deref()) {
+            (Some(kek), VolumeSeal::Encrypting, _) => Protection::Encrypting(kek),
+            (Some(kek), VolumeSeal::Decrypting, _) => Protection::Decrypting(kek),
+            (Some(from), VolumeSeal::Sealed | VolumeSeal::Clear, Some(to)) => {
+                Protection::Between { from, to }
+            }
+            (Some(kek), VolumeSeal::Sealed | VolumeSeal::Clear, None) => Protection::Encrypted(kek),
+            (None, _, _) => Protection::Unencrypted,
         }
     }
 

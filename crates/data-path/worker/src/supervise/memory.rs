@@ -15,7 +15,7 @@ use strongroom_types::{KeyEpoch, VolumeSize};
 
 use super::child::{Birthright, ChildError, WorkerProcess};
 use super::starter::Workers;
-use super::{SuperviseError, drain_deadline_of, make_page};
+use super::{SuperviseError, VolumeSeal, drain_deadline_of, make_page};
 
 /// The parameters of the exposure.
 #[derive(Debug)]
@@ -45,8 +45,8 @@ impl MemoryExposure {
         let page = make_page();
         let start = || {
             let mut worker = WorkerProcess::start(&workers, &birthright, listener.as_fd(), page.as_ref())?;
-            let is_clear = deks.is_none();
-            worker.give(deks.unwrap_or_default(), is_clear)?;
+            let seal = if deks.is_some() { VolumeSeal::Sealed } else { VolumeSeal::Clear };
+            worker.give(deks.unwrap_or_default(), seal)?;
             worker.serve_memory(size_bytes)?;
             Ok(worker)
         };

@@ -59,7 +59,7 @@ use crate::control::{Answer, Request, Status};
 
 pub(crate) use self::child::timespec;
 pub use self::child::{Birthright, End};
-pub use self::kek::VolumeKek;
+pub use self::kek::{VolumeKek, VolumeSeal};
 pub use self::memory::MemoryExposure;
 pub use self::program::Program;
 pub use self::quarters::Quarters;

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use strongroom_datastore::file::DatastoreError;
 use strongroom_keys::{Kek, KekSource, KeyError, Keyring, ProviderKey};
 
-use super::{Supervisor, refuse};
+use super::{Supervisor, VolumeSeal, refuse};
 use crate::control::{Answer, NewKek};
 
 /// A move that waits for keys.
@@ -99,10 +99,11 @@ impl Supervisor {
     fn check_rewrap(&self, least_generation: u64) -> Result<(), DatastoreError> {
         let path = PathBuf::from(self.exposure.head.path());
         self.exposure.head.descriptor().expect_generation(&path, least_generation)?;
-        if self.exposure.kek.is_clear() {
-            return Err(DatastoreError::NotEncrypted { path });
+        match self.exposure.kek.seal() {
+            VolumeSeal::Sealed => Ok(()),
+            VolumeSeal::Clear => Err(DatastoreError::NotEncrypted { path }),
+            VolumeSeal::Encrypting | VolumeSeal::Decrypting => Err(DatastoreError::Reencrypting { path }),
         }
-        Ok(())
     }
 
     /// Fetches the missing keys in the background. Even a key that was revoked as compromised is

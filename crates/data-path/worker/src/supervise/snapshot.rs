@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{
     Access, DatastoreError, Decision, Deks, Descriptor, GroupPart, GroupPlace, GroupTerms, NewSnapshot,
-    OpenLayer, Protection, VolumeHead,
+    NewTags, OpenLayer, Protection, VolumeHead,
 };
 use strongroom_types::{LayerId, SnapshotId, SnapshotName};
 
@@ -65,6 +65,16 @@ pub(super) enum PendingSnapshot {
     Closing { snapshot: NewSnapshot, stall: Duration },
     /// The volume has a durable part of a group's snapshot.
     Undecided { snapshot: NewSnapshot, until: Instant },
+}
+
+/// What a new top is put on the volume for.
+pub(super) enum NewTop<'a> {
+    /// A snapshot or a change of the layers below.
+    Plain,
+    /// A part of a snapshot of several volumes that no control plane knows.
+    Part(&'a NewSnapshot, GroupTerms),
+    /// The volume is encrypted or decrypted from now on, with these tags.
+    OfSeal(NewTags),
 }
 
 impl PendingSnapshot {
@@ -284,15 +294,15 @@ impl Supervisor {
             let reason = "the layer below the top is still being completed; try again in a minute";
             return Err(Refusal { code: "busy", message: reason.to_owned() });
         }
-        self.put_top(terms.map(|terms| (snapshot, terms)))
+        self.put_top(terms.map_or(NewTop::Plain, |terms| NewTop::Part(snapshot, terms)))
     }
 
     /// Durably names a new top, and has the worker prepare it.
     pub(super) fn prepare_top(&mut self) -> Result<(), Refusal> {
-        self.put_top(None)
+        self.put_top(NewTop::Plain)
     }
 
-    fn put_top(&mut self, part: Option<(&NewSnapshot, GroupTerms)>) -> Result<(), Refusal> {
+    pub(super) fn put_top(&mut self, what: NewTop<'_>) -> Result<(), Refusal> {
         let worker = self.worker()?;
         if !worker.changes_top() {
             let reason = format!(
@@ -306,7 +316,7 @@ impl Supervisor {
         if let Err(error) = worker.hold_destaging(true) {
             tracing::warn!("clients may wait longer for the change: {error}");
         }
-        let (top, deks) = self.new_top(part).inspect_err(|_| self.release_destaging())?;
+        let (top, deks) = self.new_top(what).inspect_err(|_| self.release_destaging())?;
         let kek = &self.exposure.kek;
         let Phase::Serving(worker) = &mut self.phase else { return Err(Refusal::down()) };
         match worker.prepare_top(top, deks, kek) {
@@ -316,15 +326,16 @@ impl Supervisor {
     }
 
     /// Durably names a new top, and opens it. Returns the keys of its own epochs with it.
-    fn new_top(&mut self, part: Option<(&NewSnapshot, GroupTerms)>) -> Result<(OpenLayer, Deks), Refusal> {
+    fn new_top(&mut self, what: NewTop<'_>) -> Result<(OpenLayer, Deks), Refusal> {
         let path = PathBuf::from(self.exposure.head.path());
         let kek = self.exposure.kek.now();
         let kek = kek.map_err(|error| Refusal::of(&DatastoreError::Key { path, error }))?;
         let head = &mut self.exposure.head;
         let log_bytes = top_log_bytes(head.descriptor());
-        let prepared = match part {
-            Some((snapshot, terms)) => head.prepare_part(snapshot, terms, kek.protection(), log_bytes),
-            None => head.prepare_layer(kek.protection(), log_bytes),
+        let prepared = match what {
+            NewTop::Plain => head.prepare_layer(kek.protection(), log_bytes),
+            NewTop::Part(snapshot, terms) => head.prepare_part(snapshot, terms, kek.protection(), log_bytes),
+            NewTop::OfSeal(tags) => head.prepare_layer_of(kek.protection(), tags, log_bytes),
         };
         prepared.map_err(|error| Refusal::of(&error))?;
         let opened = head.open_prepared(kek.protection());
@@ -555,7 +566,7 @@ fn top_log_bytes(descriptor: &Descriptor) -> Option<u64> {
 
 /// The reason why a snapshot was refused.
 pub(super) struct Refusal {
-    code: &'static str,
+    pub code: &'static str,
     pub message: String,
 }
 

@@ -101,7 +101,8 @@ fn a_worker() {
             Order::Merge(_) => Report::Merging,
             Order::End => return socket.send(&Report::Ended { failure: None }, &[]).unwrap(),
             Order::HandOver | Order::HoldDestaging(_) => unreachable!("a worker of this program"),
-            Order::Keys(Keys::Unencrypted) | Order::ServeMemory { .. } => {
+            Order::Keys(Keys::Unencrypted | Keys::Encrypting(_) | Keys::Decrypting(_))
+            | Order::ServeMemory { .. } => {
                 unreachable!("a volume that is encrypted")
             }
         };

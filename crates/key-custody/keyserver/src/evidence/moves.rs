@@ -60,7 +60,14 @@ pub struct Rewritten {
     /// Bytes of content.
     pub bytes: u64,
     /// The first epoch of the new data keys. All epochs below it are gone from the descriptor.
-    pub first_epoch: u32,
+    /// `None` of a volume that was decrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_epoch: Option<u32>,
+    /// Bytes that clear layers had allocated, of a volume that was encrypted. Their files were
+    /// removed; whether the medium has discarded the blocks is not known. `None` if linked clones
+    /// may keep some of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clear_bytes_freed: Option<u64>,
 }
 
 impl Move {
@@ -86,10 +93,12 @@ impl Move {
             ("data_keys", data_keys.to_owned()),
             ("shared", if self.is_shared { "yes" } else { "no" }.to_owned()),
         ]);
-        if let Some(Rewritten { layers, bytes, first_epoch }) = self.rewritten {
+        if let Some(Rewritten { layers, bytes, first_epoch, clear_bytes_freed }) = self.rewritten {
             fields.insert("rewritten_layers", layers.to_string());
             fields.insert("rewritten_bytes", bytes.to_string());
-            fields.insert("first_epoch", first_epoch.to_string());
+            let first_epoch = first_epoch.map(|epoch| ("first_epoch", epoch.to_string()));
+            let freed = clear_bytes_freed.map(|bytes| ("clear_bytes_freed", bytes.to_string()));
+            fields.extend(first_epoch.into_iter().chain(freed));
         }
         fields
     }

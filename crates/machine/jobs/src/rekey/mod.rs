@@ -19,8 +19,8 @@ use strongroom_keys::Keyring;
 
 pub(crate) use self::journal::{Done, Journal};
 use self::mover::Moved;
+pub(crate) use self::mover::Mover;
 pub use self::mover::{Freshness, ReplacedKek};
-pub(crate) use self::mover::{Mover, move_exposed};
 pub use self::new_keys::NewKeySource;
 pub(crate) use self::new_keys::NewKeys;
 use crate::datastores::KnownDatastores;

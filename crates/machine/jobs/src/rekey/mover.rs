@@ -117,12 +117,7 @@ impl Mover<'_> {
 
 /// Has the process that exposes the volume do it; says the generation then. A key that no provider
 /// keeps goes there in a pipe.
-pub(crate) fn move_exposed(
-    client: Client,
-    path: &Path,
-    to: &Kek,
-    least_generation: u64,
-) -> Result<u64, JobError> {
+fn move_exposed(client: Client, path: &Path, to: &Kek, least_generation: u64) -> Result<u64, JobError> {
     let pipe = match to.source() {
         KekSource::Provider(_) => None,
         KekSource::Passphrase(_) | KekSource::KeyFile {} => Some(to.to_pipe().map_err(JobError::Handover)?),

@@ -27,11 +27,15 @@ pub enum Part {
     After,
     /// The speed of a guest while layers are merged.
     Merge,
+    /// The speed of a guest while the data keys of its volume are renewed.
+    Reencrypt,
+    /// How fast a volume that nobody uses is rewritten under new data keys.
+    Rewrite,
 }
 
 impl Part {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Gap, Self::Create, Self::Chains, Self::After, Self::Merge];
+    /// Those of snapshots, which are measured if none is named.
+    pub const OF_SNAPSHOTS: [Self; 5] = [Self::Gap, Self::Create, Self::Chains, Self::After, Self::Merge];
 
     /// Its name, in files and plans.
     pub fn name(self) -> &'static str {
@@ -41,6 +45,8 @@ impl Part {
             Self::Chains => "chains",
             Self::After => "after",
             Self::Merge => "merge",
+            Self::Reencrypt => "reencrypt",
+            Self::Rewrite => "rewrite",
         }
     }
 }

@@ -6,6 +6,7 @@ use super::create::EXPOSED;
 use super::gap::ENCRYPTED;
 use super::merge::MERGING;
 use super::pairs::{Pooled, signed};
+use super::{reencrypt, rewrite};
 use crate::first_writes::figures::{Figures, Spread};
 use crate::first_writes::result::{FileSystemResult, Phase};
 use crate::markdown::write_table;
@@ -21,6 +22,8 @@ const AFTER_UNTIL_FULL: f64 = 0.8;
 const AFTER_ALL: f64 = 0.55;
 const AFTER_OF_PEER: f64 = 2.0;
 const MERGE_OF_RESTING: f64 = 0.8;
+const REENCRYPTION_OF_RESTING: f64 = 0.8;
+const REWRITING_OF_COPY: f64 = 0.85;
 
 /// A goal, and how far from it we are.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,6 +102,16 @@ pub fn of_chains(report: &Report) -> Vec<Goal> {
 /// Of a guest during a merge.
 pub fn of_merges(report: &Report) -> Vec<Goal> {
     ratios(report, MERGING, "IOPS while layers are merged", MERGE_OF_RESTING)
+}
+
+/// Of a guest during a re-encryption.
+pub fn of_reencryption(report: &Report) -> Vec<Goal> {
+    ratios(report, reencrypt::REWRITTEN, "IOPS while data keys are renewed", REENCRYPTION_OF_RESTING)
+}
+
+/// Of a re-encryption that has the machine to itself.
+pub fn of_rewriting(report: &Report) -> Vec<Goal> {
+    ratios(report, rewrite::OURS, "new data keys, of a raw copy", REWRITING_OF_COPY)
 }
 
 /// The ratios of a subject to the first baseline.

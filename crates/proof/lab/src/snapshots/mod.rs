@@ -6,6 +6,7 @@
 //! - [`chains`]: the speed of reads through many layers.
 //! - [`after`]: the speed of writes right after a snapshot.
 //! - [`merge`]: the speed of a guest while layers are merged.
+//! - [`reencrypt`]: the same while data keys are renewed; [`rewrite`]: how fast that is.
 //! - [`config`]: sizes and rounds; [`run`]: the order of the work, and its files; [`goals`]: what
 //!   was to be reached.
 //!
@@ -20,5 +21,7 @@ pub mod gap;
 pub mod goals;
 pub mod merge;
 pub mod pairs;
+pub mod reencrypt;
+pub mod rewrite;
 pub mod run;
 pub mod windows;

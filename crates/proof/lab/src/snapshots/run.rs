@@ -10,7 +10,7 @@ use super::config::{Part, SnapshotsConfig};
 use super::gap::Group;
 use super::goals::{self, Goal};
 use super::pairs::{self, PairFile, pooled};
-use super::{after, chains, create, gap, merge};
+use super::{after, chains, create, gap, merge, reencrypt, rewrite};
 use crate::datapath::comparison::{finish, now, unfinished};
 use crate::first_writes::report::Tables;
 use crate::study::{Machine, Report, ReportSettings, Store, Study, SubjectError, Workload, version_of};
@@ -65,6 +65,16 @@ pub fn run(
             let (found, place) =
                 files.measure(&mut merge::study(config)?, &merge::report_settings(), &nothing)?;
             end(&found, &place, goals::of_merges(&found))
+        }
+        Part::Reencrypt => {
+            let mut study = reencrypt::study(config)?;
+            let (found, place) = files.measure(&mut study, &reencrypt::report_settings(), &nothing)?;
+            end(&found, &place, goals::of_reencryption(&found))
+        }
+        Part::Rewrite => {
+            let (found, place) =
+                files.measure(&mut rewrite::study(config)?, &rewrite::report_settings(), &nothing)?;
+            end(&found, &place, goals::of_rewriting(&found))
         }
         Part::After => {
             let place = directory.join("unfinished-after");

@@ -12,6 +12,10 @@
 //! The old layer and the new one have the same content, so it does not matter which of them is read
 //! until the old one's files go. If the job brings in a new KEK, owner and rewriter have both: new
 //! DEKs, also those of tops and snapshots that are made meanwhile, are under the new one alone.
+//!
+//! A volume that gets or loses its encryption has clear and sealed layers meanwhile. The mark and
+//! the new top are in one descriptor ([`VolumeHead::prepare_layer_of`]): no descriptor of a volume
+//! that is being encrypted has a clear top, so what is written is sealed from the change-over on.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +35,7 @@ use crate::file::disk::OpenLayer;
 use crate::file::error::DatastoreError;
 use crate::file::head::VolumeHead;
 use crate::file::lock::Sharing;
-use crate::file::open::{Access, Protection};
+use crate::file::open::{Access, Deks, Protection};
 use crate::file::open_files::{authenticate, open_envelopes, refuse_the_other_sort};
 use crate::file::storage::{HOST, Storage};
 
@@ -60,7 +64,7 @@ pub fn open_rewrite_beside_on(
     let directory = VolumeDirectory::open(storage, path)?;
     loop {
         let encoded = directory.read_descriptor()?;
-        refuse_the_other_sort(path, encoded.unverified(), options.from)?;
+        refuse_the_other_sort(path, encoded.unverified(), options.meanwhile())?;
         let bytes = encoded.bytes().to_vec();
         let reading = options.to_open(options.meanwhile(), Access::ReadOnly);
         let descriptor = authenticate(path, encoded, &reading)?;
@@ -81,12 +85,16 @@ pub fn open_rewrite_beside_on(
 
 impl VolumeHead {
     /// Durably marks the volume as being re-encrypted, unless it is marked so: under the KEK that
-    /// it has, or the next one of [`Protection::Between`].
+    /// it has, or the next one of [`Protection::Between`]. `tags` are those of the new layers.
     ///
     /// # Errors
     /// [`DatastoreError::Reencrypting`] if another job, or a re-wrap, is under way;
     /// [`DatastoreError::Full`] without room for the rewritten layers.
-    pub fn mark_reencryption(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
+    pub fn mark_reencryption(
+        &mut self,
+        protection: Protection<'_>,
+        tags: NewTags,
+    ) -> Result<(), DatastoreError> {
         let path = &self.directory.path;
         let (Some(kek), Some(encryption)) = (protection.kek(), &self.descriptor.encryption) else {
             return Err(DatastoreError::NotEncrypted { path: path.clone() });
@@ -99,7 +107,7 @@ impl VolumeHead {
         if is_other {
             return Err(DatastoreError::Reencrypting { path: path.clone() });
         }
-        let marked = marked(path, &self.descriptor, protection, NewTags::Kept)?;
+        let marked = marked(path, &self.descriptor, protection, tags)?;
         if marked == self.descriptor {
             return Ok(());
         }
@@ -107,6 +115,57 @@ impl VolumeHead {
         // What an interrupted job has left; nobody rewrites a layer without the mark.
         remove_leftovers(&self.directory, &self.descriptor)?;
         self.replace_descriptor(marked, &protection.keks())
+    }
+
+    /// Durably marks the volume as being encrypted ([`Protection::Encrypting`]) or decrypted
+    /// ([`Protection::Decrypting`]), and puts a new, empty top of that sort over the layer that
+    /// another process writes to: as [`Self::prepare_layer`], in one descriptor. `tags` are those
+    /// of the new layers. The present protection need not be known: the volume is open.
+    ///
+    /// # Errors
+    /// [`DatastoreError::Reencrypting`] if it is between two KEKs, or is under another one;
+    /// [`DatastoreError::Full`] without room for the rewritten layers; and those of
+    /// [`Self::prepare_layer`].
+    pub fn prepare_layer_of(
+        &mut self,
+        protection: Protection<'_>,
+        tags: NewTags,
+        log_bytes: Option<u64>,
+    ) -> Result<(), DatastoreError> {
+        let path = &self.directory.path;
+        let keks = protection.keks();
+        let is_other = self.descriptor.encryption.as_ref().is_some_and(|encryption| {
+            encryption.next_kek.is_some() || keks.iter().all(|kek| kek.id() != encryption.kek.id)
+        });
+        if is_other {
+            return Err(DatastoreError::Reencrypting { path: path.clone() });
+        }
+        let marked = marked(path, &self.descriptor, protection, tags)?;
+        refuse_without_room(&self.directory, &marked)?;
+        self.put_top_of(&marked, protection, log_bytes, None)
+    }
+
+    /// Takes the mark of [`Self::prepare_layer_of`] away again, after its top was
+    /// [withdrawn](Self::withdraw_layer): the volume is what it was `before`. Returns `false`, and
+    /// changes nothing, if that top is still there.
+    ///
+    /// # Errors
+    /// If the descriptor cannot be replaced.
+    pub fn withdraw_mark(
+        &mut self,
+        before: &Descriptor,
+        protection: Protection<'_>,
+    ) -> Result<bool, DatastoreError> {
+        if self.descriptor.top != before.top {
+            return Ok(false);
+        }
+        let Descriptor { encryption, reencrypting, .. } = before.clone();
+        if (&self.descriptor.encryption, self.descriptor.reencrypting) != (&encryption, reencrypting) {
+            let generation = self.descriptor.generation + 1;
+            let without = Descriptor { encryption, reencrypting, generation, ..self.descriptor.clone() };
+            self.replace_descriptor(without, &protection.keks())?;
+        }
+        Ok(true)
     }
 
     /// Ends a re-encryption that is not finished, without rewriting anything: the volume is under
@@ -117,9 +176,10 @@ impl VolumeHead {
     pub fn cancel_reencryption(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
         let path = &self.directory.path;
         let keks = protection.keks();
+        let is_all_sealed = self.descriptor.layers.iter().all(|layer| !layer.is_clear());
         match (self.descriptor.reencrypting, keks.first()) {
             (None, _) => Ok(()),
-            (Some(Reencrypting::Encrypted { .. }), Some(from)) => {
+            (Some(Reencrypting::Encrypted { .. }), Some(from)) if is_all_sealed => {
                 let cancelled = cancelled(path, &self.descriptor, from, &keks)?;
                 remove_leftovers(&self.directory, &self.descriptor)?;
                 self.replace_descriptor(cancelled, &keks)
@@ -130,8 +190,7 @@ impl VolumeHead {
 
     /// Whether a re-encryption has only layers left that take no writes.
     pub fn is_top_reencrypted(&self) -> bool {
-        let top = self.descriptor.layer(self.descriptor.top);
-        top.is_some_and(|top| self.descriptor.is_reencrypted(top))
+        self.descriptor.has_top_done()
     }
 
     /// Puts a layer that another process has rewritten in the place of the old one, durably. The
@@ -147,12 +206,14 @@ impl VolumeHead {
         protection: Protection<'_>,
     ) -> Result<(), DatastoreError> {
         let path = self.directory.path.clone();
-        let Some(kek) = protection.kek() else { return Err(DatastoreError::NotEncrypted { path }) };
         let old = self.descriptor.layer(old);
         let old = old.ok_or_else(|| not_rewritable(&path, "the volume does not have it any more"))?;
-        self.expect_rewritten(old, new, kek)?;
+        self.expect_rewritten(old, new, protection.kek())?;
         let named = replaced(&self.descriptor, old, new);
-        let deks = open_envelopes(&path, &named, new, kek)?;
+        let deks = match protection.kek() {
+            Some(kek) => open_envelopes(&path, &named, new, kek)?,
+            None => Deks::new(),
+        };
         let options = self.options_under(protection);
         let rewriter =
             Rewriter { directory: &self.directory, descriptor: &self.descriptor, options: &options };
@@ -162,20 +223,22 @@ impl VolumeHead {
     }
 
     /// Refuses a record that is not what a layer becomes, except for its id and its DEK, which is
-    /// under this KEK alone.
+    /// under this KEK alone. Without one, the volume is being decrypted.
     fn expect_rewritten(
         &self,
         old: &LayerRecord,
         new: &LayerRecord,
-        kek: &Kek,
+        kek: Option<&Kek>,
     ) -> Result<(), DatastoreError> {
         let (path, descriptor) = (&self.directory.path, &self.descriptor);
         let refused = |reason| Err(not_rewritable(path, reason));
-        let integrity = match descriptor.reencrypting {
-            Some(Reencrypting::Encrypted { integrity, .. }) => integrity,
-            Some(Reencrypting::Clear {}) | None => {
-                return refused("the volume is not being re-encrypted");
+        let integrity = match (descriptor.reencrypting, kek) {
+            (Some(Reencrypting::Encrypted { integrity, .. }), Some(_)) => integrity,
+            (Some(Reencrypting::Clear {}), None) => None,
+            (Some(Reencrypting::Encrypted { .. }), None) | (Some(Reencrypting::Clear {}), Some(_)) => {
+                return refused("the volume becomes what its owner does not expect");
             }
+            (None, _) => return refused("the volume is not being re-encrypted"),
         };
         if descriptor.is_reencrypted(old) {
             return refused("it is done already");
@@ -186,14 +249,23 @@ impl VolumeHead {
         if descriptor.merging.is_some_and(|merging| [merging.from, merging.into].contains(&old.id)) {
             return refused("it is being merged");
         }
-        let [record] = new.epochs.as_slice() else { return refused("it does not have one key") };
-        if record.envelopes.len() != 1 || !new.opens_under(kek) {
-            return refused("its key is not under the new KEK alone");
+        match (new.epochs.as_slice(), kek) {
+            ([], None) => {}
+            ([record], Some(kek)) => {
+                if record.envelopes.len() != 1 || !new.opens_under(kek) {
+                    return refused("its key is not under the new KEK alone");
+                }
+                if record.epoch != epoch_in_place_of(path, descriptor, old)? {
+                    return refused("its key is not of the epoch of its place");
+                }
+            }
+            (_, Some(_)) => return refused("it does not have one key"),
+            (_, None) => return refused("it has a key, and the volume is being decrypted"),
         }
         let expected =
             LayerRecord { id: new.id, epochs: new.epochs.clone(), integrity, volume: None, ..old.clone() };
         let is_new = descriptor.layer(new.id).is_none();
-        if !is_new || *new != expected || record.epoch != epoch_in_place_of(path, descriptor, old)? {
+        if !is_new || *new != expected {
             return refused("it is not what the job makes of the old one");
         }
         Ok(())
@@ -246,7 +318,10 @@ impl VolumeHead {
     fn options_under<'k>(&self, protection: Protection<'k>) -> ReencryptOptions<'k> {
         let from = match protection {
             Protection::Between { from, .. } => Protection::Encrypted(from),
-            other => other,
+            Protection::Encrypted(_)
+            | Protection::Encrypting(_)
+            | Protection::Decrypting(_)
+            | Protection::Unencrypted => protection,
         };
         ReencryptOptions {
             from,

@@ -76,7 +76,7 @@ impl Descriptor {
     pub fn is_reencrypted(&self, layer: &LayerRecord) -> bool {
         match self.reencrypting {
             None => true,
-            Some(Reencrypting::Clear {}) => layer.epochs.is_empty(),
+            Some(Reencrypting::Clear {}) => layer.is_clear(),
             Some(Reencrypting::Encrypted { first_epoch, .. }) => {
                 layer.epochs.first().is_some_and(|record| record.epoch >= first_epoch)
             }
@@ -88,11 +88,32 @@ impl Descriptor {
         self.layers.iter().rev().filter(|layer| !self.is_reencrypted(layer))
     }
 
-    /// Whether these KEKs open all layers, so that the volume can be used while its re-encryption
-    /// is not finished.
-    pub(super) fn opens_under(&self, keks: &[&Kek]) -> bool {
-        let opens = |layer: &LayerRecord| keks.iter().any(|kek| layer.opens_under(kek));
-        self.layers.iter().all(|layer| opens(layer) && !layer.epochs.is_empty())
+    /// Whether the volume can be used under this protection: always, unless its re-encryption is
+    /// not finished. Then its KEKs must open all layers, of which some may be clear only if a
+    /// person has them encrypted or decrypted, and the top only if they are decrypted.
+    pub(super) fn opens_as(&self, protection: Protection<'_>) -> bool {
+        let Some(reencrypting) = self.reencrypting else { return true };
+        let keks = protection.keks();
+        let is_open = |layer: &LayerRecord| keks.iter().any(|kek| layer.opens_under(kek));
+        let are_open = self.layers.iter().all(is_open);
+        let is_sealed = |layer: &LayerRecord| !layer.is_clear();
+        match (protection, reencrypting) {
+            (Protection::Decrypting(_), Reencrypting::Clear {}) => are_open,
+            (Protection::Encrypting(_), Reencrypting::Encrypted { .. }) => {
+                are_open && self.layer(self.top).is_some_and(is_sealed)
+            }
+            (Protection::Encrypting(_), Reencrypting::Clear {})
+            | (Protection::Decrypting(_), Reencrypting::Encrypted { .. })
+            | (
+                Protection::Encrypted(_) | Protection::Between { .. } | Protection::Unencrypted,
+                Reencrypting::Encrypted { .. } | Reencrypting::Clear {},
+            ) => are_open && self.layers.iter().all(is_sealed),
+        }
+    }
+
+    /// Whether the top is what it will be when the re-encryption that is under way has ended.
+    fn has_top_done(&self) -> bool {
+        self.layer(self.top).is_some_and(|top| self.is_reencrypted(top))
     }
 }
 
@@ -105,12 +126,13 @@ impl LayerRecord {
 }
 
 /// How rewritten layers are tagged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NewTags {
     /// As before: a clear volume that is encrypted gets no tags.
     #[default]
     Kept,
-    /// So.
+    /// By this algorithm.
     By(Integrity),
     /// Not at all.
     None,
@@ -141,10 +163,12 @@ impl<'a> ReencryptOptions<'a> {
     }
 
     /// What the volume is under meanwhile.
-    fn meanwhile(&self) -> Protection<'a> {
+    pub fn meanwhile(&self) -> Protection<'a> {
         match (self.from.kek(), self.to.kek()) {
             (Some(from), Some(to)) if from.id() != to.id() => Protection::Between { from, to },
-            _ => self.to,
+            (Some(_), Some(_)) | (None, None) => self.to,
+            (None, Some(to)) => Protection::Encrypting(to),
+            (Some(from), None) => Protection::Decrypting(from),
         }
     }
 
@@ -181,6 +205,16 @@ pub fn whole_to_reencrypt(path: &Path) -> Result<LeftToReencrypt, DatastoreError
         Some(_) => LeftToReencrypt::of(&directory, descriptor),
         None => LeftToReencrypt::in_layers(&directory, descriptor.layers.iter()),
     })
+}
+
+/// Bytes that clear layers of the volume at `path` have allocated; `None` if it has no such layer,
+/// as its descriptor says, which is not authenticated.
+pub fn clear_bytes(path: &Path) -> Result<Option<u64>, DatastoreError> {
+    let directory = VolumeDirectory::open(HOST, path)?;
+    let encoded = directory.read_descriptor()?;
+    let clear = encoded.unverified().layers.iter().filter(|layer| layer.is_clear());
+    let LeftToReencrypt { layers, bytes } = LeftToReencrypt::in_layers(&directory, clear);
+    Ok((layers > 0).then_some(bytes))
 }
 
 impl LeftToReencrypt {
@@ -286,13 +320,13 @@ fn marked(
 ) -> Result<Descriptor, DatastoreError> {
     let mut marked = descriptor.clone();
     match to {
-        Protection::Unencrypted => {
+        Protection::Unencrypted | Protection::Decrypting(_) => {
             if marked.encryption.as_ref().is_some_and(|encryption| encryption.next_kek.is_some()) {
                 return Err(DatastoreError::Reencrypting { path: path.to_owned() });
             }
             marked.reencrypting = Some(Reencrypting::Clear {});
         }
-        Protection::Encrypted(kek) | Protection::Between { to: kek, .. } => {
+        Protection::Encrypted(kek) | Protection::Between { to: kek, .. } | Protection::Encrypting(kek) => {
             let to = record_of(kek);
             let encryption = marked.encryption.get_or_insert_with(|| EncryptionRecord {
                 kek: to.clone(),
@@ -359,8 +393,10 @@ fn finished(path: &Path, descriptor: &Descriptor, to: Protection<'_>) -> Result<
     }
     let mut done = descriptor.clone();
     match to {
-        Protection::Encrypted(kek) | Protection::Between { to: kek, .. } => settle_under(&mut done, kek),
-        Protection::Unencrypted => done.encryption = None,
+        Protection::Encrypted(kek) | Protection::Between { to: kek, .. } | Protection::Encrypting(kek) => {
+            settle_under(&mut done, kek);
+        }
+        Protection::Decrypting(_) | Protection::Unencrypted => done.encryption = None,
     }
     done.reencrypting = None;
     done.generation += 1;
