@@ -24,8 +24,8 @@ use crate::destaging::destage;
 /// Memory for reading blocks whose tags must be settled.
 const POOL_BYTES: usize = 4 * CHUNK_BYTES;
 
-/// The polling interval for what has no event: until the tags are settled, and until the work
-/// begins.
+/// The polling interval for what has no event: until the tags are settled, until nothing is read
+/// from the log, and until the work begins.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The layer below the top, while it is not complete.
@@ -192,6 +192,10 @@ impl Shared {
             ring.wait(None)?;
         }
         drop(channel);
+        // The log's file loses its content once the layer is complete.
+        while layer.is_log_being_read() && !self.stop.load(Ordering::SeqCst) {
+            ring.wait(Some(LOOK_EVERY))?;
+        }
         if self.stop.load(Ordering::SeqCst) {
             return Ok(false);
         }

@@ -425,6 +425,12 @@ impl FileDisk {
         self.shared.log.as_ref().map(|log| log.size_and_use())
     }
 
+    /// Whether something is being read from the first-write log. Once that is empty no other read
+    /// begins, and its file may go.
+    pub fn is_log_being_read(&self) -> bool {
+        self.shared.log.as_ref().is_some_and(|log| log.is_being_read())
+    }
+
     /// The index of the first-write log, for a successor ([`OpenLayer::set_log_index`]). All
     /// channels must be closed.
     pub fn log_index(&self) -> Option<OwnedFd> {

@@ -19,6 +19,7 @@ mod closing;
 mod owners;
 mod read;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, Thread};
@@ -120,21 +121,20 @@ impl Shared {
             return Ok(());
         };
         let within = extent.intersection(Extent::between(0, blocks.limits().size_bytes));
-        let (mut goes_on, mut failure) = (true, None);
+        let (goes_on, mut failure) = (Cell::new(true), None);
         blocks.allocation(within, &mut |run, found| {
+            let mut told = |run, found| {
+                goes_on.set(report(run, found));
+                goes_on.get()
+            };
             if found == Allocation::Data {
-                goes_on = report(run, found);
-                return goes_on;
+                return told(run, found);
             }
             let below = |run, report: &mut dyn FnMut(Extent, Allocation) -> bool| {
                 self.allocation(level + 1, run, &mut |run, below| {
                     // Space that the layer has allocated stays allocated, whatever is below.
                     report(run, if below == Allocation::Data { below } else { found })
                 })
-            };
-            let mut told = |run, found| {
-                goes_on = report(run, found);
-                goes_on
             };
             match self.discards(level) {
                 Some(discards) => discards.runs(run, |run, hides| {
@@ -146,16 +146,16 @@ impl Shared {
                         false => below(run, &mut told),
                     };
                     failure = failure.or(result.err());
-                    failure.is_none()
+                    failure.is_none() && goes_on.get()
                 }),
                 None => failure = failure.or(below(run, &mut told).err()),
             }
-            goes_on && failure.is_none()
+            goes_on.get() && failure.is_none()
         })?;
         if let Some(error) = failure {
             return Err(error);
         }
-        if goes_on && within.end() < extent.end() {
+        if goes_on.get() && within.end() < extent.end() {
             report(Extent::between(within.end().max(extent.offset()), extent.end()), Allocation::Hole);
         }
         Ok(())

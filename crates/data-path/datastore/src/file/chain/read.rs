@@ -183,7 +183,10 @@ impl Read {
     pub fn take_part(&mut self, level: usize, content: Result<Option<Buffer>, IoError>) -> Option<Next> {
         self.parts -= 1;
         match (content, self.span_of(level)) {
-            (Ok(Some(content)), Some(span)) => self.copy(&content, span, level),
+            // Blocks between them that another layer has are that one's.
+            (Ok(Some(content)), Some(span)) => {
+                self.copy(&content, span, level, |place| place == Place::level(level));
+            }
             (Ok(_), _) => {}
             (Err(error), _) => self.failure = self.failure.or(Some(error)),
         }
@@ -225,7 +228,7 @@ impl Read {
                 }
                 self.into = Some(content);
             }
-            Some(_) => self.copy(&content, self.asked.clone(), self.level),
+            Some(_) => self.copy(&content, self.asked.clone(), self.level, |_| true),
         }
         if let Some(discards) = discards.filter(|_| !self.open.is_empty()) {
             let recorded = discards.recorded();
@@ -239,12 +242,19 @@ impl Read {
         Ok(())
     }
 
-    /// Copies the wanted blocks of a span that a layer has.
-    fn copy(&mut self, content: &Buffer, span: Range<usize>, level: usize) {
+    /// Copies the open blocks of a span that a layer has, as far as they are wanted of it.
+    fn copy(
+        &mut self,
+        content: &Buffer,
+        span: Range<usize>,
+        level: usize,
+        is_wanted: impl Fn(Place) -> bool,
+    ) {
         let Some(into) = &mut self.into else { return };
         let (bytes, seals) = into.parts_mut();
         for (block, at) in span.zip(0..) {
-            if self.open.has(block) && content.seals()[at].is_some() {
+            let is_open = self.open.has(block) && is_wanted(self.places[block]);
+            if is_open && content.seals()[at].is_some() {
                 bytes[block * BLOCK..][..BLOCK].copy_from_slice(&content.bytes()[at * BLOCK..][..BLOCK]);
                 seals[block] = content.seals()[at];
                 self.open.close(block);

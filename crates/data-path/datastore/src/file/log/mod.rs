@@ -274,6 +274,11 @@ impl Log {
         self.state.lock().release(segment, blocks);
     }
 
+    /// Whether something is being read from its file. Once the log is empty no other read begins.
+    pub(super) fn is_being_read(&self) -> bool {
+        self.state.lock().is_being_read()
+    }
+
     /// Calls `run` with each run of blocks that it answers for, and whether they hold data.
     pub(super) fn for_each_run(&self, blocks: Extent, run: impl FnMut(Extent, bool)) {
         if !self.answers_for_nothing() {

@@ -48,6 +48,11 @@ impl State {
         }
     }
 
+    /// Whether blocks are being read.
+    pub fn is_being_read(&self) -> bool {
+        self.segments.iter().any(|segment| segment.readers > 0)
+    }
+
     /// Ends reads of so many blocks of this segment.
     pub fn release(&mut self, segment: usize, blocks: usize) {
         self.segments[segment].readers -= blocks;
