@@ -402,7 +402,7 @@ pub(super) fn forbidden(lacks: &[Privilege]) -> Problem {
         [] => "the caller's roles do not permit this".to_owned(),
         names => format!("the caller's roles do not permit this: it takes {}", names.join(", ")),
     };
-    Problem::new(ErrorCode::Forbidden, message).next("`strongroom role list` shows what each role permits")
+    Problem::new(ErrorCode::Forbidden, message).next("GET /v1/roles says what each role permits")
 }
 
 /// The place that a part of a path names.
@@ -463,7 +463,7 @@ fn not_on(on: On<'_>) -> Problem {
 /// There is no such user, role, folder, grant or token.
 pub(super) fn no_such(kind: &str, named: &str) -> Problem {
     Problem::new(ErrorCode::NotFound, format!("there is no {kind} {named}"))
-        .next(format!("`strongroom {kind} list` shows what there is"))
+        .next("GET /v1/access lists users, roles and tokens, and GET /v1/folders folders")
 }
 
 /// The folder with this name or id.

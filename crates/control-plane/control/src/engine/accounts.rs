@@ -376,8 +376,7 @@ pub(super) fn covers(
 ) -> Result<(), Problem> {
     let Some(beyond) = given.beyond(&rights.at(index, place)) else { return Ok(()) };
     let message = format!("nobody gives what it does not have: the caller lacks {}", beyond.as_str());
-    Err(Problem::new(ErrorCode::Forbidden, message)
-        .next("`strongroom role list` shows what each role permits"))
+    Err(Problem::new(ErrorCode::Forbidden, message).next("GET /v1/roles says what each role permits"))
 }
 
 /// Refuses power over a user that may do more than the caller.
