@@ -486,8 +486,7 @@ fn the_document_of_roles_is_what_the_server_goes_by() {
     assert_eq!(there, matrix(), "STRONGROOM_TRANSCRIBE=1 writes it anew");
 }
 
-/// Each privilege that is cryptographic keeps something from the administrator without cryptography,
-/// and each privilege guards something.
+/// A privilege that guards nothing would be a promise without effect.
 #[test]
 fn every_privilege_guards_something() {
     let of_operations = OPERATIONS.iter().filter_map(|operation| match operation.guard {
