@@ -63,6 +63,7 @@ impl CreateArguments {
         let wish = CreateVolume {
             name: self.name.clone(),
             size_bytes: self.size,
+            folder: None,
             datastore: self.datastore.clone(),
             thick: self.thick,
             integrity: self.integrity,

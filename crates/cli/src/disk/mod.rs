@@ -64,7 +64,7 @@ fn change(api: &Api, change: VolumeChange) -> Result<Task, CliError> {
     let batch = ChangeVolumes { changes: vec![change] };
     let answer: VolumeChanges = api.post_once_for("/v1/volumes/changes", &batch)?;
     match answer.changes.into_iter().next() {
-        Some(ChangeAnswer::Task(task)) => Ok(task),
+        Some(ChangeAnswer::Task(task)) => Ok(*task),
         Some(ChangeAnswer::Error(problem)) => Err(CliError::problem(&problem)),
         None => {
             let message = "the control plane answers something else than a task";

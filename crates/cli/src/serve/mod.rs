@@ -13,6 +13,7 @@
 
 mod config;
 mod identity;
+mod passwords;
 mod roles;
 mod upkeep;
 mod vm_keys;

@@ -24,6 +24,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Places;
+use super::passwords::Passwords;
 use super::upkeep::{Upkeep, UpkeepOf};
 use super::vm_keys::KeyServerKeys;
 use crate::api::write_address;
@@ -136,6 +137,7 @@ pub fn control(
             certificate_names: Vec::new(),
             hosts: vec![(name.clone(), hostd)],
             keys: Arc::new(keys),
+            passwords: Arc::new(Passwords::default()),
         };
         let process = ControlProcess::bind(config).await.map_err(CliError::ControlPlane)?;
         let api = format!("https://{}", process.address());

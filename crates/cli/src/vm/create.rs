@@ -218,6 +218,7 @@ impl CreateArguments {
         Ok(CreateVm {
             name: self.name.clone(),
             datastore: self.datastore.clone(),
+            folder: None,
             policy: self.policy.clone(),
             board: Board { machine: self.machine.into(), ..Board::default() },
             firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },

@@ -46,7 +46,9 @@ pub enum ErrorCode {
     Invalid,
     /// The request has no token, or an unknown one.
     Unauthorized,
-    /// There is no such object.
+    /// The caller's roles do not permit it.
+    Forbidden,
+    /// There is no such object, or the caller may not see it.
     NotFound,
     /// There is no such path.
     NoSuchPath,
@@ -103,10 +105,11 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// The codes that a server of this version uses.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Malformed,
         Self::Invalid,
         Self::Unauthorized,
+        Self::Forbidden,
         Self::NotFound,
         Self::NoSuchPath,
         Self::MethodNotAllowed,
@@ -139,6 +142,7 @@ impl ErrorCode {
         match self {
             Self::Malformed | Self::BadCursor => 400,
             Self::Unauthorized => 401,
+            Self::Forbidden => 403,
             Self::NotFound | Self::NoSuchPath => 404,
             Self::MethodNotAllowed => 405,
             Self::Timeout => 408,

@@ -57,7 +57,7 @@ pub struct EventStreamQuery {
     pub after: Option<u64>,
 }
 
-fn event_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+pub(crate) fn event_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let number = u64::deserialize(deserializer)?;
     if number > EVENT_NUMBER_MAX {
         return Err(D::Error::custom(format!(

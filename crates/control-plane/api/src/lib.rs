@@ -1,8 +1,9 @@
 //! The REST interface, version 1: its requests, its answers, and what each operation touches.
 //!
 //! The control plane answers in these types, the CLI sends requests in them, and the OpenAPI
-//! document at `/openapi.json` is generated from them. There is no I/O here, and nothing secret: no
-//! type can hold a key, a pass-phrase or guest data.
+//! document at `/openapi.json` is generated from them. There is no I/O here, and nothing of
+//! guests: no type can hold a key or guest data. Passwords and new tokens pass in types of
+//! [`access`], which do not print them.
 //!
 //! # Conventions
 //! - An object can be named by its name or by its id. A [`Name`] never has the form of an id.
@@ -16,10 +17,12 @@
 //!   field is never lost.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod alarm;
 pub mod datastore;
 mod error;
 pub mod event;
+pub mod guard;
 pub mod host;
 pub mod key;
 pub mod limits;
@@ -28,6 +31,7 @@ mod object;
 mod operations;
 mod page;
 pub mod policy;
+mod privilege;
 pub mod task;
 pub mod vm;
 pub mod volume;
@@ -37,6 +41,7 @@ pub use name::Name;
 pub use object::{ObjectKind, ObjectRef, Reference};
 pub use operations::{Method, OPERATIONS, Operation, Touches, operation};
 pub use page::{ListQuery, Page};
+pub use privilege::{BuiltInRole, Privilege, PrivilegeSet};
 
 /// The path prefix of every operation of this version.
 pub const BASE_PATH: &str = "/v1";

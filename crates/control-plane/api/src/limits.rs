@@ -59,6 +59,15 @@ pub const CRYPTOPERIOD_UNIT_S: u32 = 86_400;
 /// Size of a chunk in maps of volumes if a request names none, in bytes.
 pub const CHUNK_DEFAULT_BYTES: u64 = 64 * 1024;
 
+/// The fewest bytes of a user's password: as of the key server's passphrases.
+pub const PASSWORD_BYTES_MIN: usize = 12;
+
+/// The most bytes of a user's password.
+pub const PASSWORD_BYTES_MAX: usize = 1024;
+
+/// The digits of a code of the second factor.
+pub const CODE_DIGITS: usize = 6;
+
 /// Longest request body, in bytes. The largest VM that the limits allow takes about 20 KiB.
 pub const BODY_MAX_BYTES: usize = 256 * 1024;
 

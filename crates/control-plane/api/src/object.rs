@@ -65,7 +65,7 @@ pub struct ObjectRef {
 }
 
 /// Names an object by its name or id.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "String")]
 #[schema(value_type = String, max_length = 128)]
 pub struct Reference(String);

@@ -1,8 +1,11 @@
-//! Every operation, and what it touches. The server, its OpenAPI document and future roles all use
-//! this one table.
+//! Every operation, what it touches, and who may call it. The server, its OpenAPI document and its
+//! roles all use this one table.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use crate::guard::{Guard, Needs};
+use crate::privilege::Privilege;
 
 /// The data that an operation reaches. None includes another: permission for one is no permission
 /// for the rest.
@@ -68,79 +71,162 @@ pub struct Operation {
     pub path: &'static str,
     /// What it touches.
     pub touches: Touches,
+    /// Who may call it.
+    pub guard: Guard,
 }
 
-const fn op(id: &'static str, method: Method, path: &'static str, touches: Touches) -> Operation {
-    Operation { id, method, path, touches }
+const fn op(
+    id: &'static str,
+    method: Method,
+    path: &'static str,
+    touches: Touches,
+    guard: Guard,
+) -> Operation {
+    Operation { id, method, path, touches, guard }
+}
+
+/// Callers with these privileges, whether the object is encrypted or not.
+const fn plain(always: &'static [Privilege]) -> Guard {
+    Guard::Needs(Needs::plain(always))
+}
+
+/// Callers with these privileges, and more of them if the object is encrypted.
+const fn needs(always: &'static [Privilege], if_encrypted: &'static [Privilege]) -> Guard {
+    Guard::Needs(Needs { always, if_encrypted })
 }
 
 /// Every operation.
 pub const OPERATIONS: &[Operation] = {
     use Method::{Delete, Get, Patch, Post};
+    use Privilege as P;
     use Touches::{Ciphertext, GuestControl, GuestData, None};
+    const VIEW: Guard = plain(&[P::View]);
+    const POWER: Guard = plain(&[P::Power]);
+    const ROLES: Guard = plain(&[P::Roles]);
+    const AUDIT: Guard = plain(&[P::Audit]);
     &[
-        op("vm_list", Get, "/v1/vms", None),
-        op("vm_create", Post, "/v1/vms", Ciphertext),
-        op("vm_clone", Post, "/v1/vms/{vm}/clone", Ciphertext),
-        op("vm_template", Post, "/v1/vms/{vm}/template", Ciphertext),
-        op("vm_register", Post, "/v1/vms/register", Ciphertext),
-        op("vm_show", Get, "/v1/vms/{vm}", None),
-        op("vm_set", Patch, "/v1/vms/{vm}", GuestControl),
-        op("vm_delete", Delete, "/v1/vms/{vm}", Ciphertext),
-        op("vm_unregister", Post, "/v1/vms/{vm}/unregister", Ciphertext),
-        op("vm_start", Post, "/v1/vms/{vm}/start", GuestControl),
-        op("vm_stop", Post, "/v1/vms/{vm}/stop", GuestControl),
-        op("vm_restart", Post, "/v1/vms/{vm}/restart", GuestControl),
-        op("vm_pause", Post, "/v1/vms/{vm}/pause", GuestControl),
-        op("vm_suspend", Post, "/v1/vms/{vm}/suspend", GuestControl),
-        op("vm_resume", Post, "/v1/vms/{vm}/resume", GuestControl),
-        op("vm_reset", Post, "/v1/vms/{vm}/reset", GuestControl),
-        op("vm_dump", Post, "/v1/vms/{vm}/dumps", GuestData),
-        op("vm_dump_list", Get, "/v1/vms/{vm}/dumps", None),
-        op("vm_dump_delete", Delete, "/v1/vms/{vm}/dumps/{dump}", Ciphertext),
-        op("vm_snapshot_list", Get, "/v1/vms/{vm}/snapshots", None),
-        op("vm_snapshot_create", Post, "/v1/vms/{vm}/snapshots", Ciphertext),
-        op("vm_snapshot_delete", Delete, "/v1/vms/{vm}/snapshots/{snapshot}", Ciphertext),
-        op("vm_snapshot_revert", Post, "/v1/vms/{vm}/snapshots/{snapshot}/revert", Ciphertext),
-        op("vm_snapshot_schedule_show", Get, "/v1/vms/{vm}/snapshot-schedule", None),
-        op("vm_snapshot_schedule_set", Patch, "/v1/vms/{vm}/snapshot-schedule", Ciphertext),
-        op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData),
-        op("vm_add_disk", Post, "/v1/vms/{vm}/disks", Ciphertext),
-        op("vm_remove_disk", Delete, "/v1/vms/{vm}/disks/{disk}", Ciphertext),
-        op("vm_resize_disk", Patch, "/v1/vms/{vm}/disks/{disk}", Ciphertext),
-        op("vm_import_disk", Post, "/v1/vms/{vm}/disks/{disk}/import", GuestData),
-        op("vm_rotate_key", Post, "/v1/vms/{vm}/key/rotate", Ciphertext),
-        op("vm_cryptoperiod_set", Patch, "/v1/vms/{vm}/cryptoperiod", Ciphertext),
-        op("vm_key_status", Get, "/v1/vms/{vm}/key-status", None),
-        op("vm_stats", Get, "/v1/vms/{vm}/stats", None),
-        op("volume_list", Get, "/v1/volumes", None),
-        op("volume_limits", Get, "/v1/volumes/limits", None),
-        op("volume_read", Post, "/v1/volumes/readings", Ciphertext),
-        op("volume_change", Post, "/v1/volumes/changes", Ciphertext),
-        op("volume_show", Get, "/v1/volumes/{volume}", None),
-        op("datastore_list", Get, "/v1/datastores", None),
-        op("datastore_add", Post, "/v1/datastores", None),
-        op("datastore_show", Get, "/v1/datastores/{datastore}", None),
-        op("datastore_remove", Delete, "/v1/datastores/{datastore}", None),
-        op("datastore_scan", Get, "/v1/datastores/{datastore}/contents", None),
-        op("datastore_rebuild", Post, "/v1/datastores/{datastore}/rebuild", Ciphertext),
-        op("host_list", Get, "/v1/hosts", None),
-        op("host_show", Get, "/v1/hosts/{host}", None),
-        op("policy_list", Get, "/v1/policies", None),
-        op("policy_create", Post, "/v1/policies", None),
-        op("policy_show", Get, "/v1/policies/{policy}", None),
-        op("policy_delete", Delete, "/v1/policies/{policy}", None),
-        op("key_provider_list", Get, "/v1/key-providers", None),
-        op("task_list", Get, "/v1/tasks", None),
-        op("task_show", Get, "/v1/tasks/{task}", None),
-        op("task_cancel", Delete, "/v1/tasks/{task}", None),
-        op("event_list", Get, "/v1/events", None),
-        op("event_stream", Get, "/v1/events/stream", None),
-        op("alarm_list", Get, "/v1/alarms", None),
-        op("openapi", Get, "/openapi.json", None),
-        op("healthz", Get, "/healthz", None),
-        op("readyz", Get, "/readyz", None),
-        op("metrics", Get, "/metrics", None),
+        op("vm_list", Get, "/v1/vms", None, Guard::Callers),
+        op("vm_create", Post, "/v1/vms", Ciphertext, Guard::Request),
+        op("vm_clone", Post, "/v1/vms/{vm}/clone", Ciphertext, needs(&[P::Create], &[P::Clone])),
+        op("vm_template", Post, "/v1/vms/{vm}/template", Ciphertext, plain(&[P::Configure])),
+        op("vm_register", Post, "/v1/vms/register", Ciphertext, plain(&[P::RegisterVm])),
+        op("vm_show", Get, "/v1/vms/{vm}", None, VIEW),
+        op("vm_set", Patch, "/v1/vms/{vm}", GuestControl, plain(&[P::Configure])),
+        op("vm_delete", Delete, "/v1/vms/{vm}", Ciphertext, plain(&[P::Delete])),
+        op("vm_unregister", Post, "/v1/vms/{vm}/unregister", Ciphertext, plain(&[P::Delete])),
+        op("vm_start", Post, "/v1/vms/{vm}/start", GuestControl, POWER),
+        op("vm_stop", Post, "/v1/vms/{vm}/stop", GuestControl, POWER),
+        op("vm_restart", Post, "/v1/vms/{vm}/restart", GuestControl, POWER),
+        op("vm_pause", Post, "/v1/vms/{vm}/pause", GuestControl, POWER),
+        op("vm_suspend", Post, "/v1/vms/{vm}/suspend", GuestControl, POWER),
+        op("vm_resume", Post, "/v1/vms/{vm}/resume", GuestControl, POWER),
+        op("vm_reset", Post, "/v1/vms/{vm}/reset", GuestControl, POWER),
+        op("vm_dump", Post, "/v1/vms/{vm}/dumps", GuestData, needs(&[P::Export], &[P::Access])),
+        op("vm_dump_list", Get, "/v1/vms/{vm}/dumps", None, VIEW),
+        op("vm_dump_delete", Delete, "/v1/vms/{vm}/dumps/{dump}", Ciphertext, plain(&[P::Delete])),
+        op("vm_snapshot_list", Get, "/v1/vms/{vm}/snapshots", None, VIEW),
+        op("vm_snapshot_create", Post, "/v1/vms/{vm}/snapshots", Ciphertext, plain(&[P::Snapshot])),
+        op(
+            "vm_snapshot_delete",
+            Delete,
+            "/v1/vms/{vm}/snapshots/{snapshot}",
+            Ciphertext,
+            plain(&[P::Snapshot]),
+        ),
+        op(
+            "vm_snapshot_revert",
+            Post,
+            "/v1/vms/{vm}/snapshots/{snapshot}/revert",
+            Ciphertext,
+            needs(&[P::Snapshot, P::GuestControl], &[P::Access]),
+        ),
+        op("vm_snapshot_schedule_show", Get, "/v1/vms/{vm}/snapshot-schedule", None, VIEW),
+        op(
+            "vm_snapshot_schedule_set",
+            Patch,
+            "/v1/vms/{vm}/snapshot-schedule",
+            Ciphertext,
+            plain(&[P::Snapshot]),
+        ),
+        op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData, VIEW),
+        op("vm_add_disk", Post, "/v1/vms/{vm}/disks", Ciphertext, needs(&[P::Configure], &[P::AddDisk])),
+        op(
+            "vm_remove_disk",
+            Delete,
+            "/v1/vms/{vm}/disks/{disk}",
+            Ciphertext,
+            plain(&[P::Configure, P::Delete]),
+        ),
+        op("vm_resize_disk", Patch, "/v1/vms/{vm}/disks/{disk}", Ciphertext, plain(&[P::Configure])),
+        op(
+            "vm_import_disk",
+            Post,
+            "/v1/vms/{vm}/disks/{disk}/import",
+            GuestData,
+            needs(&[P::GuestControl], &[P::Access]),
+        ),
+        op("vm_rotate_key", Post, "/v1/vms/{vm}/key/rotate", Ciphertext, plain(&[P::Recrypt])),
+        op("vm_cryptoperiod_set", Patch, "/v1/vms/{vm}/cryptoperiod", Ciphertext, plain(&[P::Recrypt])),
+        op("vm_key_status", Get, "/v1/vms/{vm}/key-status", None, VIEW),
+        op("vm_stats", Get, "/v1/vms/{vm}/stats", None, VIEW),
+        op("volume_list", Get, "/v1/volumes", None, Guard::Callers),
+        op("volume_limits", Get, "/v1/volumes/limits", None, Guard::Callers),
+        op("volume_read", Post, "/v1/volumes/readings", Ciphertext, Guard::Entries),
+        op("volume_change", Post, "/v1/volumes/changes", Ciphertext, Guard::Entries),
+        op("volume_show", Get, "/v1/volumes/{volume}", None, VIEW),
+        op("datastore_list", Get, "/v1/datastores", None, Guard::Callers),
+        op("datastore_add", Post, "/v1/datastores", None, plain(&[P::Datastores])),
+        op("datastore_show", Get, "/v1/datastores/{datastore}", None, VIEW),
+        op("datastore_remove", Delete, "/v1/datastores/{datastore}", None, plain(&[P::Datastores])),
+        op("datastore_scan", Get, "/v1/datastores/{datastore}/contents", None, plain(&[P::Datastores])),
+        op(
+            "datastore_rebuild",
+            Post,
+            "/v1/datastores/{datastore}/rebuild",
+            Ciphertext,
+            plain(&[P::Datastores, P::RegisterVm]),
+        ),
+        op("host_list", Get, "/v1/hosts", None, VIEW),
+        op("host_show", Get, "/v1/hosts/{host}", None, VIEW),
+        op("policy_list", Get, "/v1/policies", None, Guard::Callers),
+        op("policy_create", Post, "/v1/policies", None, plain(&[P::ManagePolicies])),
+        op("policy_show", Get, "/v1/policies/{policy}", None, Guard::Callers),
+        op("policy_delete", Delete, "/v1/policies/{policy}", None, plain(&[P::ManagePolicies])),
+        op("key_provider_list", Get, "/v1/key-providers", None, Guard::Callers),
+        op("task_list", Get, "/v1/tasks", None, Guard::Callers),
+        op("task_show", Get, "/v1/tasks/{task}", None, Guard::Callers),
+        op("task_cancel", Delete, "/v1/tasks/{task}", None, Guard::Callers),
+        op("event_list", Get, "/v1/events", None, Guard::Callers),
+        op("event_stream", Get, "/v1/events/stream", None, Guard::Callers),
+        op("alarm_list", Get, "/v1/alarms", None, Guard::Callers),
+        op("vm_move", Post, "/v1/vms/{vm}/folder", None, ROLES),
+        op("sign_in", Post, "/v1/sessions", None, Guard::Everyone),
+        op("session_list", Get, "/v1/sessions", None, Guard::Callers),
+        op("session_end", Delete, "/v1/sessions/{session}", None, Guard::Callers),
+        op("me_show", Get, "/v1/me", None, Guard::Callers),
+        op("user_list", Get, "/v1/users", None, AUDIT),
+        op("user_create", Post, "/v1/users", None, ROLES),
+        op("user_delete", Delete, "/v1/users/{user}", None, ROLES),
+        op("user_password", Post, "/v1/users/{user}/password", None, Guard::Callers),
+        op("role_list", Get, "/v1/roles", None, Guard::Callers),
+        op("role_create", Post, "/v1/roles", None, ROLES),
+        op("role_delete", Delete, "/v1/roles/{role}", None, ROLES),
+        op("folder_list", Get, "/v1/folders", None, Guard::Callers),
+        op("folder_create", Post, "/v1/folders", None, ROLES),
+        op("folder_delete", Delete, "/v1/folders/{folder}", None, ROLES),
+        op("grant_create", Post, "/v1/grants", None, Guard::Callers),
+        op("grant_delete", Delete, "/v1/grants/{grant}", None, Guard::Callers),
+        op("token_list", Get, "/v1/tokens", None, Guard::Callers),
+        op("token_create", Post, "/v1/tokens", None, Guard::Callers),
+        op("token_rotate", Post, "/v1/tokens/{token}/rotate", None, Guard::Callers),
+        op("token_revoke", Delete, "/v1/tokens/{token}", None, Guard::Callers),
+        op("access_review", Get, "/v1/access", None, AUDIT),
+        op("access_explain", Post, "/v1/access/explanations", None, AUDIT),
+        op("access_log", Get, "/v1/access/log", None, AUDIT),
+        op("openapi", Get, "/openapi.json", None, Guard::Everyone),
+        op("healthz", Get, "/healthz", None, Guard::Everyone),
+        op("readyz", Get, "/readyz", None, Guard::Everyone),
+        op("metrics", Get, "/metrics", None, VIEW),
     ]
 };
 

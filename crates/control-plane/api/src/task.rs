@@ -34,9 +34,12 @@ pub struct Task {
     pub error: Option<Problem>,
     /// Whether a cancellation was requested.
     pub cancelling: bool,
-    /// The name of the token that requested it, `strongroom` for automatic tasks, or
+    /// The name of the user or token that requested it, `strongroom` for automatic tasks, or
     /// `strongroom-schedule` for those of a schedule.
     pub by: String,
+    /// The address that the request came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// When it was requested, in milliseconds since 1970.
     pub created_unix_ms: u64,
     /// When it ended, in milliseconds since 1970.
@@ -76,6 +79,8 @@ pub enum TaskKind {
     VmSnapshotSchedule,
     /// Changes how long a VM's data keys are used.
     VmCryptoperiod,
+    /// Moves a VM into another folder.
+    VmMove,
     /// Makes a VM a template.
     VmTemplate,
     /// Makes a template a VM again.
@@ -153,6 +158,7 @@ impl TaskKind {
             Self::VmSnapshotDelete => "vm_snapshot_delete",
             Self::VmSnapshotSchedule => "vm_snapshot_schedule",
             Self::VmCryptoperiod => "vm_cryptoperiod",
+            Self::VmMove => "vm_move",
             Self::VmTemplate => "vm_template",
             Self::VmTemplateUndo => "vm_template_undo",
             Self::VmResume => "vm_resume",

@@ -377,6 +377,9 @@ pub struct CreateVolume {
     /// The datastore, by name or id; not needed if there is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<Reference>,
+    /// The folder, by name or id; none without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<Reference>,
     /// Whether all of its space is allocated at once.
     #[serde(default)]
     pub thick: bool,
@@ -524,7 +527,7 @@ pub struct VolumeChanges {
 #[serde(rename_all = "snake_case")]
 pub enum ChangeAnswer {
     /// The task that does it.
-    Task(Task),
+    Task(Box<Task>),
     /// Why nothing is done.
     Error(Problem),
 }

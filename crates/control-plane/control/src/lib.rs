@@ -12,10 +12,12 @@
 //! the SHA-256.
 #![forbid(unsafe_code)]
 
+pub mod bearer;
 pub mod engine;
 pub mod host;
 pub mod inventory;
 pub mod keys;
+pub mod passwords;
 mod problems;
 pub mod process;
 pub mod records;

@@ -11,6 +11,8 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
+use strongroom_api::OPERATIONS;
+use strongroom_api::guard::Guard;
 use support::client::Client;
 use support::server::Server;
 
@@ -251,6 +253,78 @@ fn no_request_gives_a_5xx() {
     assert_eq!(client.get("/readyz").status, 200);
     let vms = everything_is_explained(&mut client);
     println!("VMs by lifecycle, wanted and found: {vms:?}");
+}
+
+/// The same with a token of each role: no 5xx, and nobody has more rights at the end.
+#[test]
+fn no_role_gives_a_5xx_or_gains_a_right() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut admin = server.client();
+    let added = admin.post("/v1/datastores", &json!({ "name": "ds1", "path": "/srv/ds1" }));
+    admin.done(&added);
+    for name in ["web1", "web2"] {
+        let wish = json!({ "name": name, "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }] });
+        let created = admin.post("/v1/vms", &wish);
+        admin.done(&created);
+    }
+    let seed = std::env::var("STRONGROOM_FUZZ_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
+    println!("STRONGROOM_FUZZ_SEED={seed}");
+    let seconds = std::env::var("STRONGROOM_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    let document = admin.get("/openapi.json").json();
+    let mut maker = Maker { random: StdRng::seed_from_u64(seed), document };
+    let ends = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 86_400;
+    let roles = ["no-cryptography-administrator", "operator", "auditor"];
+    for role in roles {
+        let made = admin.post(
+            "/v1/tokens",
+            &json!({ "name": format!("t-{role}"), "role": role,
+            "scope": { "type": "site" }, "expires_unix_seconds": ends }),
+        );
+        assert_eq!(made.status, 201, "{}", made.body);
+        let mut client = server.client();
+        client.token = made.json()["token"].as_str().unwrap().to_owned();
+        let before = client.get("/v1/me").json()["site"].clone();
+        let deadline = Instant::now() + Duration::from_secs(seconds.unwrap_or(SECONDS) / 2);
+        let mut answers: BTreeMap<u16, u64> = BTreeMap::new();
+        while Instant::now() < deadline {
+            let operation = OPERATIONS.choose(&mut maker.random).unwrap();
+            if ["event_stream", "sign_in", "user_password"].contains(&operation.id) {
+                continue;
+            }
+            let method = operation.method.as_str();
+            let described = maker.document["paths"][operation.path][method.to_ascii_lowercase()].clone();
+            let (path, body) = maker.request(&method.to_ascii_lowercase(), operation.path, &described);
+            if path.contains("wait_s") {
+                continue;
+            }
+            let answer = client.ask(method, &path, &[], body.as_deref());
+            *answers.entry(answer.status).or_default() += 1;
+            let said = format!("{role}: {method} {path} {body:?}: {} {}", answer.status, answer.body);
+            assert!((200..500).contains(&answer.status), "{said}");
+            if let Guard::Needs(needs) = operation.guard
+                && answer.status < 300
+            {
+                let lacks = needs.always.iter().find(|needed| !before.to_string().contains(needed.as_str()));
+                assert!(lacks.is_none(), "{said}");
+            }
+        }
+        println!("{role}: answers by status: {answers:?}");
+        assert!(answers.contains_key(&403), "nothing was refused: {answers:?}");
+        let me = client.get("/v1/me");
+        // It may have revoked its own token.
+        assert!(me.status == 401 || me.json()["site"] == before, "{role}: {}", me.body);
+    }
+    let review = admin.get("/v1/access").json();
+    for token in review["tokens"].as_array().unwrap() {
+        assert_ne!(token["role"], "administrator", "{token}");
+    }
+    for user in review["users"].as_array().unwrap() {
+        for grant in user["grants"].as_array().unwrap() {
+            assert_ne!(grant["role"], "administrator", "{grant}");
+        }
+    }
 }
 
 /// Every task ends, and a failed one says why; each VM is in its desired state, or says why not.

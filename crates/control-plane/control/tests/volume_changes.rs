@@ -30,7 +30,7 @@ fn batch(changes: Value) -> ChangeVolumes {
 fn change(control: &Control, by: &Caller, change: Value) -> Result<Task, Problem> {
     let answer = control.change_volumes(by, &batch(json!([change]))).unwrap().changes.remove(0);
     match answer {
-        ChangeAnswer::Task(task) => Ok(task),
+        ChangeAnswer::Task(task) => Ok(*task),
         ChangeAnswer::Error(problem) => Err(problem),
     }
 }

@@ -9,6 +9,7 @@ use super::hardware::{
 };
 use super::snapshot::QuiesceWithin;
 use crate::name::Name;
+use crate::object::Reference;
 
 /// A request for a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -20,6 +21,9 @@ pub struct CreateVm {
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
+    /// The folder, by name or id; none without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<Reference>,
     /// The policy, by name or id.
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -46,6 +46,9 @@ pub struct VmSummary {
     /// The policy's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// The folder's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
     /// The task that is working on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Uuid>,

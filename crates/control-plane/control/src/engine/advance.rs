@@ -82,6 +82,9 @@ impl Control {
             }
         };
         let step = Step { task, vm, seat };
+        if let Some(next) = self.withdraw(&step)? {
+            return Ok(next);
+        }
         match &step.task.work {
             Work::DropSnapshot { end, failures } => self.drop_temporary(&step.task, end, *failures),
             Work::Nothing => self.end(&step, &step.vm, self.draft(), End::Done),
@@ -153,6 +156,25 @@ impl Control {
                 self.import(&step, disk, SentImage { ticket, format: *format })
             }
         }
+    }
+
+    /// Ends a task whose caller may no longer do what it asked for, before something is begun at a
+    /// host. What has begun is completed.
+    fn withdraw(&self, step: &Step) -> Result<Option<Next>, Failure> {
+        let task = &step.task;
+        let can_end = task.operation.is_none() && !task.task.cancelling && task.work.begins();
+        let Some(problem) = can_end.then(|| self.task_may(task).err()).flatten() else { return Ok(None) };
+        let message = format!("{} of {}: {}", task.kind().as_str(), step.vm.name, problem.message);
+        if matches!(task.work, Work::Delete) {
+            let vm = VmRecord { lifecycle: Lifecycle::Present, ..VmRecord::clone(&step.vm.record) };
+            return self.end(step, &vm, self.draft(), End::Failed(problem)).map(Some);
+        }
+        // A cancellation undoes what the request has changed.
+        let mut record = TaskRecord::clone(&task.record);
+        (record.task.cancelling, record.task.note) = (true, Some(problem.message));
+        let draft = self.draft().event("task.refused", &step.vm.object(), message, Some(task.task.id));
+        self.inventory.commit(draft.replace(task, &record))?;
+        Ok(Some(Next::Again))
     }
 
     fn create(&self, step: &Step, fill: &[DiskName], from: Option<&CloneOf>) -> Result<Next, Failure> {
@@ -709,6 +731,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmSnapshotDelete => format!("a snapshot of VM {name} was deleted"),
         TaskKind::VmSnapshotSchedule => format!("VM {name} has another snapshot schedule"),
         TaskKind::VmCryptoperiod => format!("VM {name} has another cryptoperiod of its data keys"),
+        TaskKind::VmMove => format!("{name} is in another folder"),
         TaskKind::VmTemplate => format!("VM {name} is a template"),
         TaskKind::VmTemplateUndo => format!("VM {name} is a template no more"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),

@@ -184,6 +184,7 @@ impl Control {
             };
             let content = self.content_of_clone(index, origin, &wanted)?;
             let mut vm = self.place(index, &like(origin, wish, &wanted)?, id)?;
+            vm.folder = origin.folder;
             wanted.check_place(origin, &vm)?;
             vm.origin = Some(origin.lineage_of_clone(wish.linked));
             for (disk, of) in vm.hardware.disks.iter_mut().zip(&origin.hardware.disks) {
@@ -341,6 +342,7 @@ fn like(origin: &VmRecord, wish: &CloneVm, wanted: &CloneWish<'_>) -> Result<Cre
     Ok(CreateVm {
         name: wish.name.clone(),
         datastore: Some(wish.datastore.clone().unwrap_or_else(|| origin.datastore.to_string())),
+        folder: None,
         policy: origin.policy.map(|policy| policy.to_string()),
         board: hardware.board,
         firmware: hardware.firmware,

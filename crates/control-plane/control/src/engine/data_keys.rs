@@ -211,7 +211,7 @@ impl Control {
 
     /// Makes the task, in one transaction with the new stage.
     fn begin_renewal(&self, seen: &Seen, now: u64) -> Result<(), Problem> {
-        let caller = Caller { name: SCHEDULER.to_owned(), request: None };
+        let caller = Caller::machine(SCHEDULER);
         let id = seen.vm.id;
         self.wish(&caller, |index, task| {
             let changed = || problems::conflict("its cryptoperiod was changed meanwhile");

@@ -333,7 +333,7 @@ impl Control {
 
     /// Makes a task, in one transaction with the rule's new stage.
     fn begin(&self, seen: &Seen, rule: &RuleRecord, kind: TaskKind, now: u64) -> Result<(), Problem> {
-        let caller = Caller { name: SCHEDULER.to_owned(), request: None };
+        let caller = Caller::machine(SCHEDULER);
         let (id, every_s) = (seen.vm.id, rule.rule.every_s);
         self.wish(&caller, |index, task| {
             let changed = || problems::conflict("its schedule was changed meanwhile");

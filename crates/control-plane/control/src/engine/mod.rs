@@ -9,6 +9,8 @@
 //! 3. Only one task at a time works on a VM: the VM's record has its id.
 //! 4. A start's generation is in the store before it is sent to anyone.
 //!
+//! - [`access`]: who may do what. [`accounts`]: users, roles, folders and grants. [`credentials`]:
+//!   tokens, sessions, the access log.
 //! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
 //!   host.
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
@@ -18,15 +20,19 @@
 //! - [`groups`]: snapshots of several VMs at one instant.
 //! - [`volumes`]: lists and readings of volumes. [`volume_changes`]: changes of them.
 
+pub mod access;
+mod accounts;
 mod advance;
 mod alarms;
 mod clones;
+mod credentials;
 mod cursor;
 mod data_keys;
 mod disks;
 mod due;
 mod due_snapshots;
 mod due_times;
+mod embedded;
 mod fill;
 mod groups;
 mod observe;
@@ -98,6 +104,7 @@ pub struct Control {
     /// The schedule of tasks.
     pub schedule: Schedule,
     due_snapshots: DueSnapshots,
+    refusals: access::Refusals,
     /// The progress of operations. It changes too fast for the store, and is read again after a
     /// restart.
     progress: Mutex<HashMap<Uuid, Progress>>,
@@ -149,6 +156,7 @@ impl Control {
             clock,
             schedule,
             due_snapshots: DueSnapshots::default(),
+            refusals: access::Refusals::default(),
             progress,
             certificate,
             providers,

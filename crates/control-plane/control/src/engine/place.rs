@@ -9,6 +9,7 @@ use strongroom_vm::{DiskKind, Firmware, MacAddress};
 use uuid::Uuid;
 
 use super::Control;
+use super::access::find_folder;
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord};
@@ -61,6 +62,7 @@ impl Control {
             datastore: datastore.id,
             host: datastore.host,
             policy: policy.map(|policy| policy.id),
+            folder: find_folder(index, wish.folder.as_ref())?,
             key_wish: key_wish.filter(|_| !hardware.disks.is_empty()),
             renews_data_keys: false,
             hardware,

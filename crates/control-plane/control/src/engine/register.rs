@@ -137,7 +137,7 @@ impl Control {
         let datastore = self.datastore(Some(named))?;
         let seat = self.seat_of_datastore(&datastore)?;
         let present = self.present_in(seat, &datastore)?;
-        let each = Caller { name: caller.name.clone(), request: None };
+        let each = caller.without_key();
         let mut places: BTreeMap<VmId, usize> = BTreeMap::new();
         for (vm, _) in &present {
             *places.entry(*vm).or_default() += 1;
@@ -238,6 +238,7 @@ impl Control {
                 datastore: datastore.id,
                 host: datastore.host,
                 policy,
+                folder: None,
                 hardware: hardware.clone(),
                 key_wish: None,
                 renews_data_keys: false,

@@ -78,7 +78,7 @@ impl Control {
                 }
             }
         }
-        let caller = Caller { name: AUTOMATIC.to_owned(), request: None };
+        let caller = Caller::machine(AUTOMATIC);
         let begun = due.iter().filter(|vm| {
             match self.rotate_key_of(&caller, None, false, |index| idle_any(index, vm)) {
                 Ok(_) => true,

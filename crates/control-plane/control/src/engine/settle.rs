@@ -159,6 +159,7 @@ impl Control {
                 error: None,
                 cancelling: false,
                 by: AUTOMATIC.to_owned(),
+                from: None,
                 created_unix_ms: now,
                 ended_unix_ms: None,
             },
@@ -166,6 +167,7 @@ impl Control {
             work: Work::Start { discard_memory: false, paused: false },
             operation: None,
             waits_for_key: false,
+            asked: None,
             temporary: None,
         };
         let why = seen.reason.as_ref().map_or("it is off", |reason| reason.message.as_str());

@@ -10,6 +10,7 @@ use strongroom_host::protocol::{NewVmSnapshot, SnapshotChange};
 use strongroom_types::SnapshotId;
 
 use super::Control;
+use super::access::Rights;
 use super::snapshots::{free_name, snapshots_of, told_problem};
 use super::wishes::{Caller, idle_vm, state, stop_it, suspended};
 use crate::inventory::Index;
@@ -92,6 +93,12 @@ pub(super) fn refuse_of_template(vm: &VmRecord, kind: TaskKind) -> Result<(), Pr
 /// The linked clones that share disks of a VM, by name, including clones of clones.
 pub(super) fn linked_clones(index: &Index, vm: &VmRecord) -> Vec<Name> {
     let share = index.vms_by_name().filter(|other| other.shares_with(vm.id));
+    share.map(|other| other.name.clone()).collect()
+}
+
+/// Those of them that a caller may view.
+pub(super) fn seen_clones(index: &Index, rights: &Rights, vm: &VmRecord) -> Vec<Name> {
+    let share = index.vms_by_name().filter(|other| other.shares_with(vm.id) && rights.sees_vm(other));
     share.map(|other| other.name.clone()).collect()
 }
 

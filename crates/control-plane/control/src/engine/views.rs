@@ -15,18 +15,19 @@ use strongroom_host::protocol;
 use strongroom_types::ProviderKey;
 use uuid::Uuid;
 
+use super::access::{Rights, sees_task};
 use super::alarms::{datastore_object, host_object};
 use super::{Control, HostSeat, cursor};
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
-use crate::records::{DatastoreRecord, PolicyRecord, TaskRecord, VmRecord};
+use crate::records::{DatastoreRecord, Place, PolicyRecord, Principal, TaskRecord, VmRecord};
 
 impl Control {
     /// A page of VMs.
     ///
     /// # Errors
     /// [`Problem`] for an invalid name or cursor.
-    pub fn list_vms(&self, query: &VmListQuery) -> Result<Page<VmSummary>, Problem> {
+    pub fn list_vms_for(&self, rights: &Rights, query: &VmListQuery) -> Result<Page<VmSummary>, Problem> {
         let limit = limit(query.limit)?;
         let list = match query.sort {
             VmSort::Name => "vms",
@@ -36,10 +37,11 @@ impl Control {
         let cursor = cursor.as_deref();
         let up = self.hosts_up();
         let index = self.inventory.read();
-        let filter = self.filter(&index, query)?;
+        let filter = self.filter(&index, rights, query)?;
         let is_up = |vm: &VmRecord| up.contains(&vm.host);
         let passes = |vm: &&Row<VmRecord>| {
             !vm.holds_volume
+                && rights.sees_vm(vm)
                 && filter.passes(vm)
                 && query.power.is_none_or(|power| self.power_in(&index, vm, is_up(vm)) == power)
         };
@@ -64,7 +66,7 @@ impl Control {
     ///
     /// # Errors
     /// [`Problem`] if the VM does not exist.
-    pub fn show_vm(&self, named: &str) -> Result<VmView, Problem> {
+    pub fn show_vm_for(&self, rights: &Rights, named: &str) -> Result<VmView, Problem> {
         let up = self.hosts_up();
         let index = self.inventory.read();
         let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
@@ -106,7 +108,7 @@ impl Control {
             suspended: seen.and_then(|seen| seen.suspended.as_ref()).map(memory_view),
             dumps: seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default(),
             snapshots: super::snapshots::views(&index, vm),
-            linked_clones: super::templates::linked_clones(&index, vm),
+            linked_clones: super::templates::seen_clones(&index, rights, vm),
             key: hardware.keys().first().map(vm_key),
             data_keys_unix_seconds: hardware.encrypted().then(|| vm.data_keys_since()),
             cryptoperiod: self.cryptoperiod_view(&index, vm),
@@ -155,6 +157,10 @@ impl Control {
             datastore: index.datastore_name(vm),
             host: self.seat(vm.host).map(|seat| seat.name.to_string()),
             policy: policy.map(|policy| policy.name.to_string()),
+            folder: vm
+                .folder
+                .and_then(|id| index.folders.get(&id.to_string()))
+                .map(|found| found.name.to_string()),
             task: vm.task,
             reason,
             template: vm.template.is_some(),
@@ -170,13 +176,19 @@ impl Control {
         }
     }
 
-    fn filter<'query>(&self, index: &Index, query: &'query VmListQuery) -> Result<Filter<'query>, Problem> {
+    fn filter<'query>(
+        &self,
+        index: &Index,
+        rights: &Rights,
+        query: &'query VmListQuery,
+    ) -> Result<Filter<'query>, Problem> {
         let datastore = query.datastore.as_deref().map(|named| {
             let found = by_name_or_id(&index.datastores, named);
+            let found = found.filter(|row| rights.sees_place(Place::Datastore(row.id)));
             found.map(|row| row.id).ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))
         });
         let host = query.host.as_deref().map(|named| {
-            let found = by_name_or_id(&index.hosts, named);
+            let found = by_name_or_id(&index.hosts, named).filter(|_| rights.sees_site());
             found.map(|row| row.id).ok_or_else(|| problems::not_found(ObjectKind::Host, named))
         });
         let policy = query.policy.as_deref().map(|named| {
@@ -197,11 +209,12 @@ impl Control {
         self.hosts.iter().filter(|seat| seat.is_up()).map(|seat| seat.id).collect()
     }
 
-    /// All datastores.
-    pub fn list_datastores(&self) -> Vec<Datastore> {
+    /// The datastores that a caller may view.
+    pub fn list_datastores_for(&self, rights: &Rights) -> Vec<Datastore> {
         let states: Vec<_> = self.hosts.iter().map(|seat| (seat.id, seat.seen().state.clone())).collect();
         let index = self.inventory.read();
-        index.datastores.iter().map(|datastore| self.datastore_view(&index, datastore, &states)).collect()
+        let seen = index.datastores.iter().filter(|row| rights.sees_place(Place::Datastore(row.id)));
+        seen.map(|datastore| self.datastore_view(&index, datastore, &states)).collect()
     }
 
     /// One datastore.
@@ -285,15 +298,17 @@ impl Control {
     ///
     /// # Errors
     /// [`Problem`] for an invalid cursor.
-    pub fn list_tasks(&self, query: &TaskListQuery) -> Result<Page<Task>, Problem> {
+    pub fn list_tasks_for(&self, principal: Principal, query: &TaskListQuery) -> Result<Page<Task>, Problem> {
         let limit = limit(query.limit)?;
         let cursor = cursor::read("tasks", query.cursor.as_deref())?;
         let cursor = cursor.as_deref();
         let index = self.inventory.read();
+        let rights = Rights::of(&index, principal);
         let matching: Vec<&Row<TaskRecord>> = index
             .tasks
             .iter()
             .rev()
+            .filter(|task| sees_task(&index, &rights, principal, task))
             .filter(|task| query.state.is_none_or(|state| task.task.state == state))
             .filter(|task| query.object.is_none_or(|object| task.task.object.id == Some(object)))
             .collect();
@@ -312,9 +327,11 @@ impl Control {
     ///
     /// # Errors
     /// [`Problem`] if it does not exist.
-    pub fn show_task(&self, id: Uuid) -> Result<Task, Problem> {
+    pub fn show_task_for(&self, principal: Principal, id: Uuid) -> Result<Task, Problem> {
         let index = self.inventory.read();
-        let task = index.task(id).map(|task| self.shown(task));
+        let rights = Rights::of(&index, principal);
+        let task = index.task(id).filter(|task| sees_task(&index, &rights, principal, task));
+        let task = task.map(|task| self.shown(task));
         task.ok_or_else(|| problems::not_found(ObjectKind::Task, &id.to_string()))
     }
 

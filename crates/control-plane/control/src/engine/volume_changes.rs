@@ -13,6 +13,7 @@
 //! What fails is taken back by the host first: each of the two undoes the other. The task works on
 //! the VM and on the holder.
 
+use strongroom_api::guard::Parts;
 use strongroom_api::limits::VOLUME_CHANGES_MAX;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{
@@ -59,11 +60,17 @@ impl Control {
             return Err(problems::invalid(message).next("GET /v1/volumes/limits says what is possible"));
         }
         let answer =
-            |(at, change): (usize, &VolumeChange)| match self.change_volume(&caller.entry(at), change) {
-                Ok(task) => ChangeAnswer::Task(task),
+            |(at, change): (usize, &VolumeChange)| match self.permitted_change(caller.entry(at), change) {
+                Ok(task) => ChangeAnswer::Task(Box::new(task)),
                 Err(problem) => ChangeAnswer::Error(problem),
             };
         Ok(VolumeChanges { changes: wanted.changes.iter().enumerate().map(answer).collect() })
+    }
+
+    /// Requests a change that the caller may make.
+    fn permitted_change(&self, caller: Caller, change: &VolumeChange) -> Result<Task, Problem> {
+        let caller = self.admit_parts(caller, None, &Parts::of(change))?;
+        self.change_volume(&caller, change)
     }
 
     fn change_volume(&self, caller: &Caller, change: &VolumeChange) -> Result<Task, Problem> {
@@ -99,7 +106,8 @@ impl Control {
             let (encrypted, provider) = (wish.encrypted, wish.key_provider.clone());
             let encryption = EncryptionWish { encrypted, provider, key: None };
             let datastore = wish.datastore.as_ref().map(ToString::to_string);
-            let holder = holder(&wish.name, datastore, vec![disk], encryption);
+            let mut holder = holder(&wish.name, datastore, vec![disk], encryption);
+            holder.folder.clone_from(&wish.folder);
             let mut holder = VmRecord { holds_volume: true, ..self.place(index, &holder, id)? };
             holder.hardware.disks.iter_mut().for_each(|disk| disk.thick = wish.thick);
             let task = self.task(id, TaskKind::VolumeCreate, holder.object(), caller);
@@ -136,7 +144,8 @@ impl Control {
             let datastore =
                 wish.datastore.as_ref().map_or_else(|| owner.datastore.to_string(), ToString::to_string);
             let made = holder(&wish.name, Some(datastore), vec![copy], encryption);
-            let mut made = VmRecord { holds_volume: true, ..self.place(index, &made, id)? };
+            let mut made =
+                VmRecord { holds_volume: true, folder: owner.folder, ..self.place(index, &made, id)? };
             wanted.check_place(owner, &made)?;
             made.origin = Some(owner.lineage_of_clone(wish.linked));
             for copy in &mut made.hardware.disks {
@@ -277,7 +286,8 @@ impl Control {
                 Vec::new(),
                 EncryptionWish { encrypted: false, ..EncryptionWish::default() },
             );
-            let holder = VmRecord { holds_volume: true, ..self.place(index, &wanted, id)? };
+            let holder =
+                VmRecord { holds_volume: true, folder: vm.folder, ..self.place(index, &wanted, id)? };
             let task = self.task(id, TaskKind::VolumeUnbind, vm.object(), caller);
             let holding = Holding { holder: holder.id, disk: disk.name.clone() };
             let work = Work::MakeHolder { holding };
@@ -713,6 +723,7 @@ fn holder(
     CreateVm {
         name: name.clone(),
         datastore,
+        folder: None,
         policy: None,
         board: Board::default(),
         firmware: Firmware::Bios,

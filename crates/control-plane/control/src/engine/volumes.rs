@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use strongroom_api::guard::Part;
 use strongroom_api::limits::{CHUNK_DEFAULT_BYTES, VOLUME_CHANGES_MAX};
 use strongroom_api::volume::{
     ByteExtent, ContentSpace, MapForm, ReadVolumes, ReadingAnswer, ReadingKind, Volume, VolumeLimits,
     VolumeListQuery, VolumeMap, VolumeReading, VolumeReadings, VolumeSpace, VolumeView,
 };
-use strongroom_api::{ErrorCode, ObjectKind, Page, Problem};
+use strongroom_api::{ErrorCode, ObjectKind, Page, Privilege, Problem};
 use strongroom_datastore::file::{self, CHUNKS_MAX, EXTENTS_MAX, MapKind, MapRequest, View};
 use strongroom_host::protocol::{
     self, ChunksReport, ExtentReport, MapReport, READINGS_MAX, Reading, ReadingRequest, ReadingsRequest,
@@ -19,14 +20,15 @@ use strongroom_host::protocol::{
 use strongroom_types::{ChunkSize, MAX_VOLUME_BYTES, SnapshotId, VolumeId};
 use uuid::Uuid;
 
+use super::access::{Rights, forbidden, needed};
 use super::snapshots::{snapshots_of, views as snapshot_views};
-use super::templates::linked_clones;
+use super::templates::seen_clones;
 use super::views::limit;
 use super::volume_changes::{Found, find};
 use super::{Control, HostSeat, cursor};
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
-use crate::records::{DiskRecord, VmRecord};
+use crate::records::{DiskRecord, Place, VmRecord};
 
 /// The age at which the space of a volume is read again, in milliseconds.
 const SPACE_AGE_MAX_MS: u64 = 60_000;
@@ -48,22 +50,33 @@ impl Control {
     ///
     /// # Errors
     /// [`Problem`] for an unknown name or an invalid cursor.
-    pub fn list_volumes(&self, query: &VolumeListQuery) -> Result<Page<Volume>, Problem> {
+    pub fn list_volumes_for(
+        &self,
+        rights: &Rights,
+        query: &VolumeListQuery,
+    ) -> Result<Page<Volume>, Problem> {
         let limit = limit(query.limit)?;
         let after = cursor::read(LIST, query.cursor.as_deref())?;
         let after =
             after.as_deref().map(|after| after.split_once('/').ok_or_else(cursor::bad)).transpose()?;
         let index = self.inventory.read();
         let vm = query.vm.as_deref().map(|named| {
-            index.find_vm(named).map(|vm| vm.id).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))
+            index
+                .find_vm(named)
+                .filter(|vm| rights.sees_vm(vm))
+                .map(|vm| vm.id)
+                .ok_or_else(|| problems::not_found(ObjectKind::Vm, named))
         });
         let datastore = query.datastore.as_deref().map(|named| {
             let found = by_name_or_id(&index.datastores, named);
+            let found = found.filter(|row| rights.sees_place(Place::Datastore(row.id)));
             found.map(|row| row.id).ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))
         });
         let (vm, datastore) = (vm.transpose()?, datastore.transpose()?);
         let passes = |row: &&Row<VmRecord>| {
-            vm.is_none_or(|vm| row.id == vm) && datastore.is_none_or(|datastore| row.datastore == datastore)
+            rights.sees_vm(row)
+                && vm.is_none_or(|vm| row.id == vm)
+                && datastore.is_none_or(|datastore| row.datastore == datastore)
         };
         let (mut total, mut more, mut page) = (0, false, Vec::new());
         for vm in index.vms_by_name().filter(passes) {
@@ -92,7 +105,7 @@ impl Control {
     ///
     /// # Errors
     /// [`Problem`] if it does not exist.
-    pub fn show_volume(&self, named: &str) -> Result<VolumeView, Problem> {
+    pub fn show_volume_for(&self, rights: &Rights, named: &str) -> Result<VolumeView, Problem> {
         let index = self.inventory.read();
         let Found { owner, disk } = find(&index, named)?;
         let volume = disk.volume.ok_or_else(|| problems::not_found(ObjectKind::Volume, named))?;
@@ -100,7 +113,7 @@ impl Control {
         Ok(VolumeView {
             volume: view(&index, owner, disk, volume, space),
             snapshots: snapshot_views(&index, owner),
-            linked_clones: linked_clones(&index, owner),
+            linked_clones: seen_clones(&index, rights, owner),
             task: owner.task,
         })
     }
@@ -122,7 +135,7 @@ impl Control {
     ///
     /// # Errors
     /// [`Problem`] for a batch that is empty or too long, and for a part that no volume has.
-    pub fn read_volumes(&self, wanted: &ReadVolumes) -> Result<VolumeReadings, Problem> {
+    pub fn read_volumes_for(&self, rights: &Rights, wanted: &ReadVolumes) -> Result<VolumeReadings, Problem> {
         let count = wanted.readings.len();
         if count == 0 || count > READINGS_MAX {
             let message = format!("readings: a request has 1 to {READINGS_MAX} readings, not {count}");
@@ -133,7 +146,7 @@ impl Control {
         // By host: the places in the answer, and what is asked there.
         let mut asked: BTreeMap<Uuid, (Vec<usize>, Vec<ReadingRequest>)> = BTreeMap::new();
         for (place, reading) in wanted.readings.iter().enumerate() {
-            answers.push(match self.asked_of_host(reading) {
+            answers.push(match self.asked_of_host(rights, reading) {
                 Ok((host, request)) => {
                     let (places, requests) = asked.entry(host).or_default();
                     places.push(place);
@@ -159,11 +172,26 @@ impl Control {
     }
 
     /// The host that is asked for a reading, and the request to it.
-    fn asked_of_host(&self, reading: &VolumeReading) -> Result<(Uuid, ReadingRequest), Problem> {
+    fn asked_of_host(
+        &self,
+        rights: &Rights,
+        reading: &VolumeReading,
+    ) -> Result<(Uuid, ReadingRequest), Problem> {
         let index = self.inventory.read();
         let id = reading.volume;
         let unknown = || problems::not_found(ObjectKind::Volume, &id.to_string());
         let vm = index.volume(id).and_then(|owner| index.vm(owner.vm)).ok_or_else(unknown)?;
+        let held = rights.at(&index, Place::Vm(vm.id));
+        if !held.has(Privilege::View) {
+            return Err(unknown());
+        }
+        let lacks: Vec<_> = needed(&index, Place::Vm(vm.id), Part::Map.needs())
+            .into_iter()
+            .filter(|one| !held.has(*one))
+            .collect();
+        if !lacks.is_empty() {
+            return Err(forbidden(&lacks));
+        }
         let (disk, _) = volumes_of(vm).find(|(_, volume)| *volume == id).ok_or_else(unknown)?;
         if self.seat(vm.host).is_none() {
             return Err(problems::host_unknown(vm.name.as_str()));

@@ -1,8 +1,10 @@
 //! Callers' requests. Each is checked against the inventory and becomes one transaction: the
 //! desired state, the task that will reach it, the event, and the request's key.
 
-use std::path::Path;
+use std::net::IpAddr;
+use std::path::{Component, Path};
 
+use strongroom_api::access::AccessKind;
 use strongroom_api::datastore::AddDatastore;
 use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
 use strongroom_api::policy::CreatePolicy;
@@ -10,12 +12,14 @@ use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
     CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
 };
-use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Problem};
+use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Privilege, Problem};
 use strongroom_host::protocol::{DatastoreRequest, Dump, ImageFormat};
 use strongroom_types::counted;
 use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
 use uuid::Uuid;
 
+use super::access::{Rights, may, sees_task};
+use super::accounts::must_have;
 use super::advance::{done, without_vm};
 use super::alarms::datastore_object;
 use super::fill::to_be_filled;
@@ -26,28 +30,54 @@ use super::volume_changes::name_is_free;
 use super::{Control, Stop};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
-use crate::records::{DatastoreRecord, PolicyRecord, RequestRecord, TaskRecord, VmRecord, Work};
+use crate::records::{
+    AskedBy, DatastoreRecord, NeedAt, Place, PolicyRecord, Principal, RequestRecord, TaskRecord, VmRecord,
+    Work, address_text,
+};
 
 /// The most open tasks: twice the VMs of a large site.
 const OPEN_TASKS_MAX: usize = 16 * 1024;
 
-/// The caller of an operation.
+/// The caller of an operation, and what it may do for the operation's request.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The name of the token.
+    /// The name of the user or token.
     pub name: String,
+    /// Who asks.
+    pub principal: Principal,
+    /// The address that the request came from.
+    pub from: Option<IpAddr>,
+    /// What the request takes. The transaction that records the request, and the task when it runs,
+    /// check it again.
+    pub needs: Vec<NeedAt>,
     /// Identifies a repeated request.
     pub request: Option<RequestKey>,
 }
 
 impl Caller {
+    /// The control plane itself, under this name, or the first token of its machine.
+    pub fn machine(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            principal: Principal::Machine,
+            from: None,
+            needs: Vec::new(),
+            request: None,
+        }
+    }
+
+    /// The same caller, for a request that is not repeated.
+    pub(super) fn without_key(&self) -> Self {
+        Self { request: None, ..self.clone() }
+    }
+
     /// The caller of one entry of a batch. The batch's `Idempotency-Key` counts for each entry.
     pub(super) fn entry(&self, at: usize) -> Self {
         let of_entry = |request: &RequestKey| RequestKey {
             key: format!("{}/{at}", request.key),
             fingerprint: request.fingerprint.clone(),
         };
-        Self { name: self.name.clone(), request: self.request.as_ref().map(of_entry) }
+        Self { request: self.request.as_ref().map(of_entry), ..self.clone() }
     }
 }
 
@@ -293,15 +323,24 @@ impl Control {
         })
     }
 
-    /// Refuses the directory of a known datastore. Another disk with another mark may be mounted
+    /// Refuses the directory of a known datastore, and one above or in it: a VM would be in both. Another disk with another mark may be mounted
     /// there now, and its VMs would be mistaken for those of the absent one.
     fn is_nobodys_path(&self, seat: &super::HostSeat, wish: &AddDatastore) -> Result<(), Problem> {
         let index = self.inventory.read();
-        let is_there = |known: &&Row<DatastoreRecord>| {
-            known.host == seat.id && Path::new(&known.path) == Path::new(&wish.path)
+        let wanted = Path::new(&wish.path);
+        if wanted.components().any(|part| part == Component::ParentDir) {
+            return Err(problems::invalid(format!("{}: a datastore's path has no `..`", wish.path)));
+        }
+        let overlaps = |known: &&Row<DatastoreRecord>| {
+            let path = Path::new(&known.path);
+            known.host == seat.id && (wanted.starts_with(path) || path.starts_with(wanted))
         };
-        let Some(known) = index.datastores.iter().find(is_there) else { return Ok(()) };
+        let Some(known) = index.datastores.iter().find(overlaps) else { return Ok(()) };
         let (name, path) = (&known.name, &known.path);
+        if Path::new(path) != wanted {
+            let message = format!("{} and {path}, the directory of datastore {name}, overlap", wish.path);
+            return Err(Problem::new(ErrorCode::NameTaken, message).next("choose another directory"));
+        }
         let message = format!("{path} is the directory of datastore {name} already");
         Err(Problem::new(ErrorCode::NameTaken, message).next(format!(
             "use {name}; where another disk is mounted there now, mount that of {name}, or forget {name} first: \
@@ -390,6 +429,31 @@ impl Control {
         Ok(cancelled)
     }
 
+    /// As [`cancel_task`](Self::cancel_task), for a caller that asked for the task or might have, or may
+    /// configure what the control plane works on by itself.
+    pub fn cancel_task_for(&self, caller: &Caller, id: Uuid) -> Result<Task, Problem> {
+        {
+            let index = self.inventory.read();
+            let rights = Rights::of(&index, caller.principal);
+            let none = || problems::not_found(ObjectKind::Task, &id.to_string());
+            let task = index.task(id).filter(|task| sees_task(&index, &rights, caller.principal, task));
+            let task = task.ok_or_else(none)?;
+            match &task.asked {
+                Some(asked) if asked.principal == caller.principal => {}
+                Some(asked) => {
+                    let same = AskedBy { principal: caller.principal, needs: asked.needs.clone() };
+                    may(&index, &same)?;
+                }
+                None => {
+                    let place = task.vm.map_or(Place::Site, Place::Vm);
+                    must_have(&rights, &index, place, Privilege::Configure)?;
+                }
+            }
+        }
+        self.record_access(caller.entry_of(AccessKind::Changed, format!("task {id} was cancelled")))?;
+        self.cancel_task(id)
+    }
+
     /// A request about an idle VM. `change` sets the VM's desired state, and returns the work.
     pub(super) fn vm_wish(
         &self,
@@ -451,6 +515,7 @@ impl Control {
                         .next("wait until some are done")
                         .into());
                 }
+                self.still_may(&index, caller)?;
                 judge(&index, id)?
             };
             if let Some((what, must)) = use_of(task.kind()) {
@@ -514,6 +579,7 @@ impl Control {
                 error: None,
                 cancelling: false,
                 by: caller.name.clone(),
+                from: caller.from.map(address_text),
                 created_unix_ms: self.now_unix_ms(),
                 ended_unix_ms: None,
             },
@@ -521,6 +587,7 @@ impl Control {
             work: Work::Nothing,
             operation: None,
             waits_for_key: false,
+            asked: caller.asked(),
             temporary: None,
         }
     }

@@ -1,18 +1,20 @@
 //! An uncommitted change of the inventory.
 
 use strongroom_api::ObjectRef;
+use strongroom_api::access::AccessEntry;
 use strongroom_api::event::Event;
 use strongroom_store::{Is, Transaction};
 use uuid::Uuid;
 
-use super::{Failure, Row};
-use crate::records::{Named, Record};
+use super::{Failure, NextNumbers, Row};
+use crate::records::{AccessRecord, Named, Record};
 
 /// Records to create, replace and remove, with the events of the change.
 #[must_use]
 pub struct Draft {
     transaction: Transaction,
     events: Vec<Event>,
+    access: Vec<AccessEntry>,
     failed: Option<Failure>,
     at_unix_ms: u64,
 }
@@ -20,7 +22,13 @@ pub struct Draft {
 impl Draft {
     /// An empty draft at this time.
     pub fn new(now_unix_ms: u64) -> Self {
-        Self { transaction: Transaction::new(), events: Vec::new(), failed: None, at_unix_ms: now_unix_ms }
+        Self {
+            transaction: Transaction::new(),
+            events: Vec::new(),
+            access: Vec::new(),
+            failed: None,
+            at_unix_ms: now_unix_ms,
+        }
     }
 
     /// Creates a record that must not exist.
@@ -98,14 +106,20 @@ impl Draft {
         self
     }
 
+    /// Adds an entry to the access log. Its number and time are those of the transaction.
+    pub fn access(mut self, entry: AccessEntry) -> Self {
+        self.access.push(AccessEntry { at_unix_ms: self.at_unix_ms, ..entry });
+        self
+    }
+
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
-        self.transaction.operations.is_empty() && self.events.is_empty() && self.failed.is_none()
+        self.len() == 0 && self.failed.is_none()
     }
 
     /// The number of entries that it changes.
     pub fn len(&self) -> usize {
-        self.transaction.operations.len() + self.events.len()
+        self.transaction.operations.len() + self.events.len() + self.access.len()
     }
 
     fn when(mut self, key: String, is: Is) -> Self {
@@ -113,12 +127,16 @@ impl Draft {
         self
     }
 
-    /// Makes the transaction. Its events are numbered from `next` on, which is advanced.
-    pub(super) fn into_transaction(self, next: &mut u64) -> Result<Transaction, Failure> {
+    /// Makes the transaction. Its events and entries are numbered from `next` on, which is advanced.
+    pub(super) fn into_transaction(self, next: &mut NextNumbers) -> Result<Transaction, Failure> {
         let mut numbered = self;
         for event in std::mem::take(&mut numbered.events) {
-            numbered = numbered.put(&Event { id: *next, ..event });
-            *next += 1;
+            numbered = numbered.put(&Event { id: next.event, ..event });
+            next.event += 1;
+        }
+        for entry in std::mem::take(&mut numbered.access) {
+            numbered = numbered.put(&AccessRecord(AccessEntry { id: next.access, ..entry }));
+            next.access += 1;
         }
         numbered.failed.map_or(Ok(numbered.transaction), Err)
     }

@@ -10,10 +10,13 @@ use strongroom_types::{SnapshotId, VmId, VolumeId};
 use uuid::Uuid;
 
 use super::table::{Row, Table};
-use super::{EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
+use super::{
+    ACCESS_KEPT, CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT,
+};
 use crate::records::{
-    DatastoreRecord, GroupRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord,
-    ScheduleRecord, TaskRecord, TokenRecord, VmRecord, VolumeRecord,
+    AccessRecord, CredentialRecord, DatastoreRecord, FolderRecord, GrantRecord, GroupRecord, HostRecord,
+    Named, ObservedRecord, PolicyRecord, Record, RequestRecord, RoleRecord, ScheduleRecord, TaskRecord,
+    TokenRecord, UserRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -41,8 +44,20 @@ pub struct Index {
     pub alarms: Table<Alarm>,
     /// Recent requests, to recognise repetitions.
     pub requests: Table<RequestRecord>,
-    /// The callers' tokens.
+    /// The tokens that permit everything.
     pub tokens: Table<TokenRecord>,
+    /// Users.
+    pub users: Table<UserRecord>,
+    /// The roles of the site's own.
+    pub roles: Table<RoleRecord>,
+    /// Folders.
+    pub folders: Table<FolderRecord>,
+    /// The roles that users have.
+    pub grants: Table<GrantRecord>,
+    /// Sessions, and tokens with a role.
+    pub credentials: Table<CredentialRecord>,
+    /// The access log, oldest first.
+    pub access: Table<AccessRecord>,
     events: Table<Event>,
     vm_names: BTreeMap<String, String>,
     open_tasks: BTreeSet<String>,
@@ -91,6 +106,12 @@ impl Index {
             "alarm" => drop(change(&mut self.alarms, key, id, entry)?),
             "request" => drop(change(&mut self.requests, key, id, entry)?),
             "token" => drop(change(&mut self.tokens, key, id, entry)?),
+            "user" => drop(change(&mut self.users, key, id, entry)?),
+            "role" => drop(change(&mut self.roles, key, id, entry)?),
+            "folder" => drop(change(&mut self.folders, key, id, entry)?),
+            "grant" => drop(change(&mut self.grants, key, id, entry)?),
+            "credential" => drop(change(&mut self.credentials, key, id, entry)?),
+            "access" => drop(change(&mut self.access, key, id, entry)?),
             _ => {}
         }
         Ok(())
@@ -186,7 +207,13 @@ impl Index {
         let requests = requests.into_iter().enumerate().filter(|(at, request)| {
             *at < too_many || request.at_unix_ms.saturating_add(REQUESTS_KEPT_MS) < now_unix_ms
         });
+        let access = self.access.iter().take(self.access.len().saturating_sub(ACCESS_KEPT));
+        let now_unix_seconds = now_unix_ms / 1000;
+        let ended = self.credentials.iter().filter(|credential| {
+            credential.expires_unix_seconds.saturating_add(CREDENTIALS_KEPT_SECONDS) < now_unix_seconds
+        });
         let keys = events.map(|event| event.key()).chain(tasks.map(|task| task.key()));
+        let keys = keys.chain(access.map(|entry| entry.key())).chain(ended.map(|ended| ended.key()));
         keys.chain(requests.map(|(_, request)| request.key())).take(most).collect()
     }
 }

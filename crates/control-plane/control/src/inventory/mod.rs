@@ -35,6 +35,12 @@ pub const TASKS_KEPT: usize = 5_000;
 pub const REQUESTS_KEPT_MS: u64 = 24 * 60 * 60 * 1000;
 /// The most requests that are remembered.
 pub const REQUESTS_KEPT: usize = 20_000;
+/// The number of entries of the access log that are kept: some tens of megabytes of memory. Refusals
+/// and failed sign-ins are counted by the minute, so that a caller cannot push others' entries out.
+pub const ACCESS_KEPT: usize = 100_000;
+/// How long a session or token is known after its end, in seconds: a week, in which a person finds
+/// out why a program is refused.
+pub const CREDENTIALS_KEPT_SECONDS: u64 = 7 * 86_400;
 /// The most records that are removed in one transaction.
 const PRUNED_AT_A_TIME: usize = 100;
 
@@ -60,14 +66,22 @@ pub enum Failure {
     UnknownFormat(u32),
 }
 
+/// The numbers that the next records of a history get.
+#[derive(Debug)]
+struct NextNumbers {
+    event: u64,
+    access: u64,
+}
+
 /// The inventory.
 pub struct Inventory {
     store: Arc<dyn Store>,
     index: RwLock<Index>,
     /// Held while changes are merged into the index.
     feed: Mutex<Box<dyn Watch>>,
-    /// The number of the next event; locked while a transaction with events is handed to the store.
-    next_event: Mutex<u64>,
+    /// The numbers of the next event and entry of the access log; locked while a transaction with
+    /// some is handed to the store.
+    next: Mutex<NextNumbers>,
     /// Announces the index's revision to waiting tasks.
     changed: tokio::sync::watch::Sender<u64>,
 }
@@ -98,13 +112,16 @@ impl Inventory {
         let from = snapshot.revision().next();
         let feed = store.watch(KeyRange::all(), from)?;
         let index = Index::read(snapshot)?;
-        let next_event = index.events().last().map_or(1, |event| event.id + 1);
+        let next = NextNumbers {
+            event: index.events().last().map_or(1, |event| event.id + 1),
+            access: index.access.last().map_or(1, |entry| entry.0.id + 1),
+        };
         Ok(Self {
             store,
             changed: tokio::sync::watch::Sender::new(from.0),
             index: RwLock::new(index),
             feed: Mutex::new(feed),
-            next_event: Mutex::new(next_event),
+            next: Mutex::new(next),
         })
     }
 
@@ -142,8 +159,8 @@ impl Inventory {
             return Ok(());
         }
         let pending = {
-            let mut next_event = self.next_event.lock();
-            self.store.submit(draft.into_transaction(&mut next_event)?)
+            let mut next = self.next.lock();
+            self.store.submit(draft.into_transaction(&mut next)?)
         };
         let outcome = pending.wait()?;
         self.catch_up()?;

@@ -16,6 +16,7 @@ use crate::engine::{Clock, Control};
 use crate::host::Host;
 use crate::inventory::Failure;
 use crate::keys::VmKeys;
+use crate::passwords::PasswordHash;
 use crate::server;
 
 pub use state::StateError;
@@ -36,6 +37,8 @@ pub struct ControlConfig {
     pub hosts: Vec<(Name, Arc<dyn Host>)>,
     /// Requests keys and signs grants.
     pub keys: Arc<dyn VmKeys>,
+    /// Hashes users' passwords.
+    pub passwords: Arc<dyn PasswordHash>,
 }
 
 /// Why a control plane cannot serve.
@@ -69,6 +72,7 @@ pub struct ControlProcess {
     listener: TcpListener,
     address: SocketAddr,
     tls: ApiTls,
+    passwords: Arc<dyn PasswordHash>,
 }
 
 impl ControlProcess {
@@ -78,7 +82,7 @@ impl ControlProcess {
     /// # Errors
     /// [`ControlError`].
     pub async fn bind(config: ControlConfig) -> Result<Self, ControlError> {
-        let ControlConfig { directory, listen, certificate_names, hosts, keys } = config;
+        let ControlConfig { directory, listen, certificate_names, hosts, keys, passwords } = config;
         let clock: Clock = Arc::new(unix_milliseconds_now);
         // The store reads its whole file, and providers are queried.
         let opened = tokio::task::spawn_blocking(move || {
@@ -94,7 +98,7 @@ impl ControlProcess {
         let failed = |error| ControlError::Listen { address: listen, error };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { control: Arc::new(control), listener, address, tls })
+        Ok(Self { control: Arc::new(control), listener, address, tls, passwords })
     }
 
     /// The address of the API; with port 0, the kernel has chosen the port.
@@ -118,10 +122,10 @@ impl ControlProcess {
     /// # Errors
     /// [`ControlError::Thread`].
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ControlError> {
-        let Self { control, listener, tls, .. } = self;
+        let Self { control, listener, tls, passwords, .. } = self;
         let threads = threads::Threads::start(&control).map_err(ControlError::Thread)?;
         tracing::info!(address = %self.address, fingerprint = %tls.fingerprint(), "the control plane serves");
-        server::serve(listener, tls.config(), Arc::clone(&control), stop).await;
+        server::serve(listener, tls.config(), Arc::clone(&control), passwords, stop).await;
         control.schedule.end();
         // The threads wait for calls to hosts and the store, which have timeouts.
         let _ = tokio::task::spawn_blocking(move || threads.end()).await;

@@ -7,21 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use strongroom_store::{Engine, Store, StoreError};
-use strongroom_types::hex;
 
+use crate::bearer;
 use crate::engine::Control;
 use crate::inventory::{Draft, Failure};
 use crate::records::TokenRecord;
-use crate::server::token_sha256;
 
 /// The store's file.
 const STORE: &str = "store.redb";
 /// The first token, readable only by its owner.
 const TOKEN: &str = "token";
-/// The prefix of tokens, so that secret scanners find a leaked one.
-const TOKEN_PREFIX: &str = "strongroom-token-";
-/// The random bytes of a token, which make it impossible to guess.
-const TOKEN_BYTES: usize = 32;
 /// The name of the first token.
 const TOKEN_NAME: &str = "admin";
 
@@ -64,12 +59,10 @@ pub(super) fn first_token(directory: &Path, control: &Control) -> Result<(), Sta
         return Ok(());
     }
     let path = directory.join(TOKEN);
-    let mut bytes = [0; TOKEN_BYTES];
-    getrandom::fill(&mut bytes).map_err(|error| at(&path)(io::Error::other(error.to_string())))?;
-    let token = format!("{TOKEN_PREFIX}{}", hex::encode(&bytes));
+    let token = bearer::fresh().map_err(|error| at(&path)(io::Error::other(error.to_string())))?;
     write_private(&path, format!("{token}\n").as_bytes()).map_err(at(&path))?;
     let record = TokenRecord {
-        sha256: token_sha256(&token),
+        sha256: bearer::sha256(&token),
         name: TOKEN_NAME.to_owned(),
         created_unix_seconds: control.now_unix_ms() / 1000,
     };

@@ -19,14 +19,25 @@
 //! | `event/<number, 20 digits>` | an [`Event`], in the transaction that made it true | everyone |
 //! | `alarm/<kind>/<object>` | an [`Alarm`] that is raised now | the review |
 //! | `request/<SHA-256>` | [`RequestRecord`]: an `Idempotency-Key` and what came of it | wishes |
-//! | `token/<SHA-256>` | [`TokenRecord`]: who may ask | the start |
+//! | `token/<SHA-256>` | [`TokenRecord`]: a token that permits everything | the start |
+//! | `user/<id>`, `user-name/<name>` | [`UserRecord`], its id | the access room |
+//! | `role/<id>`, `role-name/<name>` | [`RoleRecord`], its id | the access room |
+//! | `folder/<id>`, `folder-name/<name>` | [`FolderRecord`], its id | the access room |
+//! | `grant/<id>` | [`GrantRecord`]: a role that a user has | the access room |
+//! | `credential/<SHA-256>` | [`CredentialRecord`]: a session, or a token with a role | the access room |
+//! | `access/<number, 20 digits>` | [`AccessRecord`]: an entry of the access log | the access room |
 
+mod access;
 mod group;
 mod hardware;
 mod schedule;
 mod task;
 mod vm;
 
+pub use access::{
+    AccessRecord, AskedBy, CredentialRecord, CredentialUse, FolderRecord, GrantRecord, NeedAt, Place,
+    Principal, RoleAt, RoleRecord, UserRecord, address_text,
+};
 pub use group::{GroupMember, GroupRecord, GroupState};
 pub use hardware::{DiskRecord, DiskSealing, Hardware};
 pub use schedule::{
@@ -199,6 +210,15 @@ record!(Event, "event/", |event| event_id(event.id));
 record!(Alarm, "alarm/", |alarm| alarm_id(alarm));
 record!(RequestRecord, "request/", |request| request.key.clone());
 record!(TokenRecord, "token/", |token| token.sha256.clone());
+record!(UserRecord, "user/", |user| user.id.to_string());
+record!(RoleRecord, "role/", |role| role.id.to_string());
+record!(FolderRecord, "folder/", |folder| folder.id.to_string());
+record!(GrantRecord, "grant/", |grant| grant.id.to_string());
+record!(CredentialRecord, "credential/", |credential| credential.sha256.clone());
+record!(AccessRecord, "access/", |entry| event_id(entry.0.id));
+named!(UserRecord, "user-name/");
+named!(RoleRecord, "role-name/");
+named!(FolderRecord, "folder-name/");
 named!(VmRecord, "vm-name/");
 named!(DatastoreRecord, "datastore-name/");
 named!(HostRecord, "host-name/");

@@ -8,6 +8,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeSize};
 
+use super::access::AskedBy;
 use super::hardware::{DiskRecord, Hardware};
 
 /// A task, with the data to continue it after a crash.
@@ -26,6 +27,9 @@ pub struct TaskRecord {
     /// Whether its note is about a missing key.
     #[serde(default)]
     pub waits_for_key: bool,
+    /// Who asked for it, if that has to be checked again when it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<AskedBy>,
     /// A snapshot that the task makes for itself, and deletes before it ends, however it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temporary: Option<TemporarySnapshot>,
@@ -384,6 +388,52 @@ pub enum Whole {
     Vm,
     /// A disk that is being added.
     Disk,
+}
+
+impl Work {
+    /// Whether its next step begins something that can still be left, rather than completing or
+    /// undoing what was begun.
+    pub fn begins(&self) -> bool {
+        match self {
+            Self::Create { .. }
+            | Self::AwaitImage { .. }
+            | Self::Fill { .. }
+            | Self::Start { .. }
+            | Self::Stop { .. }
+            | Self::Pause
+            | Self::Suspend
+            | Self::Dump { .. }
+            | Self::DeleteDump { .. }
+            | Self::Resume
+            | Self::Reset
+            | Self::Configure { .. }
+            | Self::ImportDisk { .. }
+            | Self::Delete
+            | Self::AddDisk { .. }
+            | Self::RemoveDisk { .. }
+            | Self::ResizeDisk { .. }
+            | Self::ChangeSnapshots { .. }
+            | Self::MakeGroup { .. }
+            | Self::BindVolume { .. }
+            | Self::MakeHolder { .. }
+            | Self::RotateKey { to: None, .. } => true,
+            Self::RotateKey { to: Some(_), .. }
+            | Self::Nothing
+            | Self::UndoCreate { .. }
+            | Self::AwaitRunning
+            | Self::UndoStart
+            | Self::UndoAddDisk { .. }
+            | Self::KeepGroup { .. }
+            | Self::UndoGroup { .. }
+            | Self::RetireKeys { .. }
+            | Self::UndoBind { .. }
+            | Self::DropHolder { .. }
+            | Self::UnbindVolume { .. }
+            | Self::UndoUnbind { .. }
+            | Self::KeepVolume { .. }
+            | Self::DropSnapshot { .. } => false,
+        }
+    }
 }
 
 impl TaskRecord {

@@ -28,6 +28,9 @@ pub struct VmRecord {
     /// Its policy.
     #[serde(default)]
     pub policy: Option<Uuid>,
+    /// Its folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<Uuid>,
     /// Its hardware.
     pub hardware: Hardware,
     /// The request for its key.

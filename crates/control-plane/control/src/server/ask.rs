@@ -13,15 +13,17 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
+use strongroom_api::guard::{Guarded, Parts as RequestParts};
 use strongroom_api::limits::{BODY_MAX_BYTES, IDEMPOTENCY_KEY_MAX_BYTES};
 use strongroom_api::{ErrorCode, IDEMPOTENCY_KEY_HEADER, Problem};
 use strongroom_types::{hex, parse_id};
 use utoipa::IntoParams;
 
+use super::Api;
 use super::problem::Refusal;
 use super::query;
-use super::token::Asker;
-use crate::engine::{Caller, RequestKey};
+use super::token::{Asker, refuse};
+use crate::engine::{Caller, RequestKey, access::Admitted};
 use crate::problems;
 
 /// How much of a body that is too long is read and dropped, in bytes.
@@ -41,36 +43,52 @@ pub(super) struct Asked<T>(pub T);
 /// A part of the path.
 pub(super) struct Named<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Wish<T> {
+impl<T: DeserializeOwned + Guarded + Send> FromRequest<Api> for Wish<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Refusal> {
         let (parts, body) = request.into_parts();
         let Parts { method, uri, headers, extensions, .. } = parts;
-        let Asker(name) = extensions
+        let Asker { admitted: Admitted { caller, path }, operation, .. } = extensions
             .get::<Asker>()
             .cloned()
             .ok_or_else(|| Refusal(Problem::new(ErrorCode::Unauthorized, "nobody asks")))?;
         let body = whole(body).await?;
         query::refuse(&uri)?;
-        let request = request_key(&name, &headers, &method, &uri, &body)?;
-        let caller = Caller { name, request };
-        if !body.is_empty() && !is_json(&headers) {
-            let message = "the body's Content-Type is not application/json";
-            return Err(Refusal(Problem::new(ErrorCode::UnsupportedMediaType, message)));
+        let request = request_key(&caller.name, &headers, &method, &uri, &body)?;
+        let caller = Caller { request, ..caller };
+        let body: T = parse(&headers, &body)?;
+        let admitted = api.control.admit_parts(caller.clone(), path, &RequestParts::of(&body));
+        match admitted {
+            Ok(caller) => Ok(Self { caller, body, headers }),
+            Err(problem) => Err(refuse(api, caller, operation, problem).await),
         }
-        let text: &[u8] = if matches!(body.trim_ascii(), b"" | b"null") { b"{}" } else { &body };
-        // serde takes a list for a struct, field after field.
-        if !text.trim_ascii_start().starts_with(b"{") {
-            let problem = Problem::new(ErrorCode::Malformed, "the body is not a JSON object");
-            return Err(Refusal(problem.next("/openapi.json says what belongs here")));
-        }
-        let body = serde_json::from_slice(text).map_err(|error| {
-            Problem::new(ErrorCode::Malformed, format!("the body is not what belongs here: {error}"))
-                .next("/openapi.json says what does")
-        })?;
-        Ok(Self { caller, body, headers })
     }
+}
+
+/// Reads the body of a request without a caller.
+pub(super) async fn read_open<T: DeserializeOwned>(request: Request) -> Result<T, Refusal> {
+    let (Parts { uri, headers, .. }, body) = request.into_parts();
+    let body = whole(body).await?;
+    query::refuse(&uri)?;
+    Ok(parse(&headers, &body)?)
+}
+
+fn parse<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Problem> {
+    if !body.is_empty() && !is_json(headers) {
+        let message = "the body's Content-Type is not application/json";
+        return Err(Problem::new(ErrorCode::UnsupportedMediaType, message));
+    }
+    let text: &[u8] = if matches!(body.trim_ascii(), b"" | b"null") { b"{}" } else { body };
+    // serde takes a list for a struct, field after field.
+    if !text.trim_ascii_start().starts_with(b"{") {
+        let problem = Problem::new(ErrorCode::Malformed, "the body is not a JSON object");
+        return Err(problem.next("/openapi.json says what belongs here"));
+    }
+    serde_json::from_slice(text).map_err(|error| {
+        Problem::new(ErrorCode::Malformed, format!("the body is not what belongs here: {error}"))
+            .next("/openapi.json says what does")
+    })
 }
 
 impl<S: Send + Sync, T: DeserializeOwned + IntoParams> FromRequestParts<S> for Asked<T> {

@@ -4,24 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
+use strongroom_api::guard::Guard;
 use strongroom_api::limits::IDEMPOTENCY_KEY_MAX_BYTES;
 use strongroom_api::{ErrorCode, IDEMPOTENCY_KEY_HEADER, Method, OPERATIONS, Operation, TOUCHES_EXTENSION};
 
 use super::examples::Examples;
 
-/// Operations without a token.
-const OPEN: [&str; 3] = ["openapi", "healthz", "readyz"];
+/// Whether an operation takes no token.
+fn is_open(operation: &Operation) -> bool {
+    operation.guard == Guard::Everyone
+}
 
 /// The introduction of the document.
 const DESCRIPTION: &str = "Virtual machines whose disks nobody but they can read.\n\n\
-Every operation but `openapi`, `healthz` and `readyz` takes a bearer token: `Authorization: Bearer TOKEN`. What changes \
+Every operation but `openapi`, `healthz`, `readyz` and `sign_in` takes a bearer token: `Authorization: Bearer TOKEN`. What changes \
 something answers 202 with a task; `GET /v1/tasks/{task}?wait_s=60` waits for its end.\n\n\
 Guest data does not pass here. `POST /v1/vms/{vm}/tickets` gives a ticket for one connection to the VM's host: connect \
 to the unix socket in the ticket's `socket`, send `{\"format\":1,\"ticket\":\"TICKET\"}` and a line feed, and read one line, \
 which says what follows or why not. A ticket is good once, for 30 seconds. docs/API.md has an example for each use.";
 
 /// Tags, with the subjects of their operations.
-const TAGS: [(&str, &str); 9] = [
+const TAGS: [(&str, &str); 10] = [
     ("vm", "Virtual machines: their lives, disks, dumps and keys."),
     ("volume", "Volumes of virtual machines: where they have content, and what they take."),
     ("datastore", "Directories that VMs' volumes are in."),
@@ -30,6 +33,7 @@ const TAGS: [(&str, &str); 9] = [
     ("key-provider", "Servers that keys come from."),
     ("task", "What is being done, and what was."),
     ("event", "What happened, and what is wrong now."),
+    ("access", "Users, roles, folders, tokens, sessions, and who did what."),
     ("server", "The control plane itself."),
 ];
 
@@ -56,7 +60,7 @@ fn document(api: utoipa::openapi::OpenApi) -> Value {
         found[TOUCHES_EXTENSION] = json!(operation.touches.as_str());
         complete_answers(found, operation);
         add_examples(found, &examples);
-        if !OPEN.contains(&operation.id) {
+        if !is_open(operation) {
             found["security"] = json!([{ "token": [] }]);
         }
         if operation.method != Method::Get {
@@ -145,13 +149,14 @@ fn complete_answers(operation: &mut Value, which: &Operation) {
 /// considered here.
 fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
     use ErrorCode as Code;
-    let (is_open, is_change) = (OPEN.contains(&operation.id), operation.method != Method::Get);
+    let (is_open, is_change) = (is_open(operation), operation.method != Method::Get);
     // A host or a key provider is asked before the answer.
     let asks_others = is_change || ["vm_key_status", "vm_stats", "datastore_scan"].contains(&operation.id);
     match code {
         // Any operation refuses a query that it does not take.
         Code::Malformed => true,
-        Code::Unauthorized | Code::TooMany | Code::Timeout => !is_open,
+        Code::Unauthorized | Code::TooMany | Code::Timeout => !is_open || is_change,
+        Code::Forbidden => !is_open,
         Code::NotFound => operation.path.contains('{') || is_change || has_query,
         Code::Invalid => is_change || has_query,
         Code::BadCursor => has_query,
@@ -172,7 +177,7 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
         | Code::DatastoreUnavailable
         | Code::HostFailed
         | Code::Cancelled => asks_others,
-        Code::Unavailable => !is_open || operation.id == "readyz",
+        Code::Unavailable => !is_open || is_change || operation.id == "readyz",
         Code::Internal => !["openapi", "healthz"].contains(&operation.id),
         // The first two are not answers of an operation, and this version never sends the last.
         Code::NoSuchPath | Code::MethodNotAllowed | Code::Unknown => false,

@@ -1,6 +1,6 @@
 //! Connections: TLS, limits, and an orderly end.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use super::problem::Refusal;
 use super::{Api, document, routes};
 use crate::engine::Control;
+use crate::passwords::PasswordHash;
 
 /// The most connections. One counts as known from its first request with a token on; connections
 /// without one cannot exclude others.
@@ -37,17 +38,25 @@ const HTTP: HttpLimits = HttpLimits {
 /// How long the end waits for requests in progress.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The place of a connection. A request with a token assigns it to the token's holder.
-pub(super) type ConnectionPlace = Arc<Place<String>>;
+#[derive(Clone)]
+pub(super) struct ConnectionPlace {
+    /// The place.
+    pub place: Arc<Place<String>>,
+    /// The client's address.
+    pub from: IpAddr,
+}
 
 /// Serves the API until `stop` completes, and then finishes requests in progress.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     control: Arc<Control>,
+    passwords: Arc<dyn PasswordHash>,
     stop: impl Future<Output = ()>,
 ) {
     let ending = watch::Sender::new(false);
-    let api = Api { control, counts: Arc::default(), ending: ending.subscribe() };
+    let (counts, sign_ins) = (Arc::default(), Arc::default());
+    let api = Api { control, counts, passwords, sign_ins, ending: ending.subscribe() };
     let router = router(&api);
     let acceptor = TlsAcceptor::from(tls);
     let places = Places::new("the API", PLACES);
@@ -58,13 +67,13 @@ pub async fn serve(
             () = &mut stop => break,
             accepted = connections.accept(|| listener.accept()) => accepted,
         };
-        let place = Arc::new(places.enter(peer.ip()));
+        let place = ConnectionPlace { place: Arc::new(places.enter(peer.ip())), from: peer.ip() };
         let (router, acceptor, ending) = (router.clone(), acceptor.clone(), ending.subscribe());
         let counts = Arc::clone(&api.counts);
         connections.spawn(async move {
             counts.connections.fetch_add(1, Ordering::Relaxed);
             tokio::select! {
-                () = place.displaced() => {}
+                () = place.place.displaced() => {}
                 () = connection(stream, peer, acceptor, router, &place, ending) => {}
             }
             counts.connections.fetch_sub(1, Ordering::Relaxed);
@@ -118,7 +127,7 @@ async fn connection(
         // The sender outlives all connections.
         let _ = ending.wait_for(|ending| *ending).await;
     };
-    if let Err(error) = serve_http(stream, router, Arc::clone(place), HTTP, told).await {
+    if let Err(error) = serve_http(stream, router, place.clone(), HTTP, told).await {
         tracing::debug!(%peer, %error, "a connection ended early");
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! - [`routes`]: the operations, each a short call of the engine. [`document`]: the OpenAPI
 //!   document that is generated from them.
-//! - [`ask`]: extracts and checks an operation's inputs. [`token`]: identifies the caller.
+//! - [`ask`]: extracts and checks an operation's inputs. [`token`]: identifies and admits the caller.
+//!   [`sign_in`]: slows guesses at passwords down.
 //! - [`stream`]: live events. [`metrics`]: metrics for Prometheus.
 
 mod ask;
@@ -14,6 +15,7 @@ mod metrics;
 mod problem;
 mod query;
 mod routes;
+mod sign_in;
 mod stream;
 mod token;
 
@@ -22,15 +24,17 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::engine::Control;
+use crate::passwords::PasswordHash;
 
 pub use listen::serve;
-pub use token::token_sha256;
 
 /// The context of every operation.
 #[derive(Clone)]
 pub(crate) struct Api {
     control: Arc<Control>,
     counts: Arc<metrics::Counts>,
+    passwords: Arc<dyn PasswordHash>,
+    sign_ins: Arc<sign_in::SignIns>,
     /// Becomes true when the server ends.
     ending: watch::Receiver<bool>,
 }

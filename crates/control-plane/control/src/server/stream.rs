@@ -12,6 +12,7 @@ use strongroom_api::event::Event;
 use tokio::sync::mpsc;
 
 use super::Api;
+use super::token::Asker;
 use crate::records::event_id;
 
 /// The size of a batch of events. A slow reader has at most one batch queued.
@@ -20,15 +21,16 @@ const EVENTS_AT_A_TIME: usize = 64;
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 
 /// A stream of the events after `after`, or of future events.
-pub(super) fn events(api: &Api, after: Option<u64>) -> Response {
+pub(super) fn events(api: &Api, asker: Asker, after: Option<u64>) -> Response {
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(tell(api.clone(), after, sender));
+    tokio::spawn(tell(api.clone(), asker, after, sender));
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
     (headers, Body::new(Chunks(receiver))).into_response()
 }
 
-/// Sends events until the reader disconnects or the server ends.
-async fn tell(mut api: Api, after: Option<u64>, sender: mpsc::Sender<Bytes>) {
+/// Sends the events that the caller may see, until the reader disconnects, its token ends, or the
+/// server ends.
+async fn tell(mut api: Api, asker: Asker, after: Option<u64>, sender: mpsc::Sender<Bytes>) {
     let mut changes = api.control.inventory.changes();
     let last = api.control.inventory.read().events().last().map_or(0, |event| event.id);
     let mut told = after.unwrap_or(last).min(last);
@@ -38,11 +40,16 @@ async fn tell(mut api: Api, after: Option<u64>, sender: mpsc::Sender<Bytes>) {
         if !chunk.is_empty() && sender.send(Bytes::from(chunk)).await.is_err() {
             return;
         }
+        if !asker.still_counts(&api.control) {
+            return;
+        }
         changes.mark_unchanged();
         let later = after_number(&api, told);
         if let Some(last) = later.last() {
             told = last.id;
-            text = later.iter().map(shown).collect();
+            let rights = asker.rights(&api.control);
+            let index = api.control.inventory.read();
+            text = later.iter().filter(|event| rights.sees_event(&index, event)).map(shown).collect();
             continue;
         }
         tokio::select! {

@@ -9,6 +9,7 @@
 
 pub mod client;
 pub mod fuse;
+pub mod passwords;
 pub mod server;
 pub mod site;
 

@@ -9,6 +9,7 @@ use strongroom_control::{ControlConfig, ControlProcess};
 use tokio::sync::oneshot;
 
 use super::client::Client;
+use super::passwords::Argon2id;
 use super::site::Site;
 
 pub struct Server {
@@ -38,6 +39,7 @@ impl Server {
             certificate_names: Vec::new(),
             hosts: vec![("host1".parse().unwrap(), Arc::clone(&site.host) as Arc<dyn Host>)],
             keys: Arc::clone(&site.keys) as _,
+            passwords: Arc::new(Argon2id),
         };
         let process = runtime.block_on(ControlProcess::bind(config)).unwrap();
         let (address, fingerprint, control) = (process.address(), process.fingerprint(), process.control());

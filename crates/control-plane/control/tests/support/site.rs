@@ -101,7 +101,7 @@ impl Site {
 
 pub fn caller(request: u64) -> Caller {
     let key = format!("{request:064x}");
-    Caller { name: "test".to_owned(), request: Some(RequestKey { fingerprint: key.clone(), key }) }
+    Caller { request: Some(RequestKey { fingerprint: key.clone(), key }), ..Caller::machine("test") }
 }
 
 pub fn create(name: &str, encrypted: bool) -> CreateVm {

@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::super::Api;
 use super::super::ask::{Asked, Named, Wish};
 use super::super::stream;
+use super::super::token::Asker;
 use super::{Answer, blocking};
 use crate::engine::views::{limit, page_of};
 use crate::problems;
@@ -31,9 +32,10 @@ const WAIT_MAX_S: u32 = 60;
     responses((status = 200, body = Page<Task>), (status = "4XX", body = ErrorBody)))]
 pub async fn task_list(
     State(api): State<Api>,
+    asker: Asker,
     Asked(query): Asked<TaskListQuery>,
 ) -> Answer<Json<Page<Task>>> {
-    Ok(Json(api.control.list_tasks(&query)?))
+    Ok(Json(api.control.list_tasks_for(asker.admitted.caller.principal, &query)?))
 }
 
 /// A task. With `wait_s` the answer waits until the task has ended, waits for an image, or the time
@@ -43,6 +45,7 @@ pub async fn task_list(
     responses((status = 200, body = Task), (status = "4XX", body = ErrorBody)))]
 pub async fn task_show(
     State(mut api): State<Api>,
+    asker: Asker,
     Named(task): Named<Uuid>,
     Asked(query): Asked<TaskQuery>,
 ) -> Answer<Json<Task>> {
@@ -54,7 +57,7 @@ pub async fn task_show(
     let mut changes = api.control.inventory.changes();
     loop {
         changes.mark_unchanged();
-        let shown = api.control.show_task(task)?;
+        let shown = api.control.show_task_for(asker.admitted.caller.principal, task)?;
         if shown.state.is_over() || shown.awaits_image.is_some() || Instant::now() >= deadline {
             return Ok(Json(shown));
         }
@@ -72,9 +75,9 @@ pub async fn task_show(
 pub async fn task_cancel(
     State(api): State<Api>,
     Named(task): Named<Uuid>,
-    _: Wish<PowerOptions>,
+    wish: Wish<PowerOptions>,
 ) -> Answer<(axum::http::StatusCode, Json<Task>)> {
-    let task = blocking(api, move |control| control.cancel_task(task)).await?;
+    let task = blocking(api, move |control| control.cancel_task_for(&wish.caller, task)).await?;
     Ok((axum::http::StatusCode::ACCEPTED, Json(task)))
 }
 
@@ -83,12 +86,14 @@ pub async fn task_cancel(
     responses((status = 200, body = Page<Event>), (status = "4XX", body = ErrorBody)))]
 pub async fn event_list(
     State(api): State<Api>,
+    asker: Asker,
     Asked(query): Asked<EventListQuery>,
 ) -> Answer<Json<Page<Event>>> {
     let limit = limit(query.limit)?;
+    let rights = asker.rights(&api.control);
     let index = api.control.inventory.read();
     let of_object = |event: &&crate::inventory::Row<Event>| {
-        query.object.is_none_or(|object| event.object.id == Some(object))
+        rights.sees_event(&index, event) && query.object.is_none_or(|object| event.object.id == Some(object))
     };
     let show = |event: &crate::inventory::Row<Event>| Event::clone(&event.record);
     let (items, total): (Vec<Event>, usize) = match query.after {
@@ -116,6 +121,7 @@ pub async fn event_list(
         (status = "4XX", body = ErrorBody)))]
 pub async fn event_stream(
     State(api): State<Api>,
+    asker: Asker,
     Asked(query): Asked<EventStreamQuery>,
     headers: HeaderMap,
 ) -> Answer<Response> {
@@ -130,14 +136,22 @@ pub async fn event_stream(
                 .ok_or_else(|| problems::invalid("Last-Event-ID is not the number of an event"))?,
         ),
     };
-    Ok(stream::events(&api, resumed.or(query.after)))
+    Ok(stream::events(&api, asker, resumed.or(query.after)))
 }
 
 /// Raised alarms.
 #[utoipa::path(get, path = "/v1/alarms", operation_id = "alarm_list", tag = "alarm", params(ListQuery),
     responses((status = 200, body = Page<Alarm>), (status = "4XX", body = ErrorBody)))]
-pub async fn alarm_list(State(api): State<Api>, Asked(query): Asked<ListQuery>) -> Answer<Json<Page<Alarm>>> {
-    let alarms =
-        api.control.inventory.read().alarms.iter().map(|alarm| Alarm::clone(&alarm.record)).collect();
+pub async fn alarm_list(
+    State(api): State<Api>,
+    asker: Asker,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Alarm>>> {
+    let rights = asker.rights(&api.control);
+    let alarms = {
+        let index = api.control.inventory.read();
+        let seen = index.alarms.iter().filter(|alarm| rights.sees_object(&index, &alarm.object));
+        seen.map(|alarm| Alarm::clone(&alarm.record)).collect()
+    };
     Ok(Json(page_of("alarms", alarms, &query, alarm_id)?))
 }

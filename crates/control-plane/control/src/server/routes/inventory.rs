@@ -9,13 +9,15 @@ use strongroom_api::key::KeyProvider;
 use strongroom_api::policy::{CreatePolicy, Policy};
 use strongroom_api::task::Task;
 use strongroom_api::vm::PowerOptions;
-use strongroom_api::{ErrorBody, ListQuery, Page};
+use strongroom_api::{ErrorBody, ListQuery, ObjectKind, Page};
 
 use super::super::Api;
 use super::super::ask::{Asked, Named, Wish};
+use super::super::token::Asker;
 use super::{Answer, blocking};
 use crate::engine::Control;
 use crate::engine::views::page_of;
+use crate::problems;
 
 /// A task that was accepted, or is already done.
 type Accepted = Answer<(StatusCode, Json<Task>)>;
@@ -25,9 +27,11 @@ type Accepted = Answer<(StatusCode, Json<Task>)>;
     responses((status = 200, body = Page<Datastore>), (status = "4XX", body = ErrorBody)))]
 pub async fn datastore_list(
     State(api): State<Api>,
+    asker: Asker,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<Page<Datastore>>> {
-    Ok(Json(page_of("datastores", api.control.list_datastores(), &query, |item| item.name.to_string())?))
+    let all = api.control.list_datastores_for(&asker.rights(&api.control));
+    Ok(Json(page_of("datastores", all, &query, |item| item.name.to_string())?))
 }
 
 /// Hosts.
@@ -42,9 +46,12 @@ pub async fn host_list(State(api): State<Api>, Asked(query): Asked<ListQuery>) -
     responses((status = 200, body = Page<Policy>), (status = "4XX", body = ErrorBody)))]
 pub async fn policy_list(
     State(api): State<Api>,
+    asker: Asker,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<Page<Policy>>> {
-    Ok(Json(page_of("policies", api.control.list_policies(), &query, |item| item.name.to_string())?))
+    let is_seen = asker.rights(&api.control).sees_something();
+    let all = if is_seen { api.control.list_policies() } else { Vec::new() };
+    Ok(Json(page_of("policies", all, &query, |item| item.name.to_string())?))
 }
 
 /// Key providers, with their last known state.
@@ -52,9 +59,12 @@ pub async fn policy_list(
     responses((status = 200, body = Page<KeyProvider>), (status = "4XX", body = ErrorBody)))]
 pub async fn key_provider_list(
     State(api): State<Api>,
+    asker: Asker,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<Page<KeyProvider>>> {
-    Ok(Json(page_of("key providers", api.control.providers(), &query, |item| item.name.to_string())?))
+    let is_seen = asker.rights(&api.control).sees_something();
+    let all = if is_seen { api.control.providers() } else { Vec::new() };
+    Ok(Json(page_of("key providers", all, &query, |item| item.name.to_string())?))
 }
 
 /// A datastore.
@@ -80,7 +90,14 @@ pub async fn host_show(State(api): State<Api>, Named(host): Named<String>) -> An
 #[utoipa::path(get, path = "/v1/policies/{policy}", operation_id = "policy_show", tag = "policy",
     params(("policy" = String, Path, description = "Name or id.")),
     responses((status = 200, body = Policy), (status = "4XX", body = ErrorBody)))]
-pub async fn policy_show(State(api): State<Api>, Named(policy): Named<String>) -> Answer<Json<Policy>> {
+pub async fn policy_show(
+    State(api): State<Api>,
+    asker: Asker,
+    Named(policy): Named<String>,
+) -> Answer<Json<Policy>> {
+    if !asker.rights(&api.control).sees_something() {
+        return Err(problems::not_found(ObjectKind::Policy, &policy).into());
+    }
     Ok(Json(api.control.show_policy(&policy)?))
 }
 

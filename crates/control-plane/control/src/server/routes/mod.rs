@@ -1,5 +1,6 @@
 //! The operations. `strongroom_api::OPERATIONS` lists them with what each touches; a test compares.
 
+mod access;
 mod disks;
 mod events;
 mod inventory;
@@ -35,7 +36,13 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(events::task_show, events::task_cancel))
         .routes(routes!(events::event_list))
         .routes(routes!(events::event_stream))
-        .routes(routes!(events::alarm_list));
+        .routes(routes!(events::alarm_list))
+        .routes(routes!(access::session_list))
+        .routes(routes!(access::user_list, access::user_create))
+        .routes(routes!(access::role_list, access::role_create))
+        .routes(routes!(access::folder_list, access::folder_create))
+        .routes(routes!(access::token_list, access::token_create))
+        .routes(routes!(access::access_log));
     let others = OpenApiRouter::new()
         .routes(routes!(vms::vm_register))
         .routes(routes!(vms::vm_show, vms::vm_set, vms::vm_delete))
@@ -69,6 +76,19 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(volumes::volume_show))
         .routes(routes!(inventory::host_show))
         .routes(routes!(inventory::policy_show, inventory::policy_delete))
+        .routes(routes!(access::vm_move))
+        .routes(routes!(access::session_end))
+        .routes(routes!(access::me_show))
+        .routes(routes!(access::user_delete))
+        .routes(routes!(access::user_password))
+        .routes(routes!(access::role_delete))
+        .routes(routes!(access::folder_delete))
+        .routes(routes!(access::grant_create))
+        .routes(routes!(access::grant_delete))
+        .routes(routes!(access::token_rotate))
+        .routes(routes!(access::token_revoke))
+        .routes(routes!(access::access_review))
+        .routes(routes!(access::access_explain))
         .routes(routes!(server::metrics))
         .route_layer(middleware::from_fn(ask::without_query));
     let guarded =
@@ -77,12 +97,13 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(server::openapi))
         .routes(routes!(server::healthz))
         .routes(routes!(server::readyz))
+        .routes(routes!(access::sign_in))
         .route_layer(middleware::from_fn(ask::without_query));
     guarded.merge(open)
 }
 
 /// Runs work that blocks on the store's device, a host or a key provider.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     api: Api,
     work: impl FnOnce(&crate::engine::Control) -> Result<T, Problem> + Send + 'static,
 ) -> Answer<T> {

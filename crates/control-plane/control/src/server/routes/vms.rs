@@ -14,6 +14,7 @@ use strongroom_api::{ErrorBody, ListQuery, Page};
 
 use super::super::Api;
 use super::super::ask::{Asked, Named, Wish, version};
+use super::super::token::Asker;
 use super::{Answer, blocking};
 use crate::engine::Control;
 use crate::engine::views::page_of;
@@ -26,17 +27,18 @@ type Accepted = Answer<(StatusCode, Json<Task>)>;
     responses((status = 200, body = Page<VmSummary>), (status = "4XX", body = ErrorBody)))]
 pub async fn vm_list(
     State(api): State<Api>,
+    asker: Asker,
     Asked(query): Asked<VmListQuery>,
 ) -> Answer<Json<Page<VmSummary>>> {
-    Ok(Json(api.control.list_vms(&query)?))
+    Ok(Json(api.control.list_vms_for(&asker.rights(&api.control), &query)?))
 }
 
 /// A VM with all of its details.
 #[utoipa::path(get, path = "/v1/vms/{vm}", operation_id = "vm_show", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")),
     responses((status = 200, body = VmView), (status = "4XX", body = ErrorBody)))]
-pub async fn vm_show(State(api): State<Api>, Named(vm): Named<String>) -> Answer<Json<VmView>> {
-    Ok(Json(api.control.show_vm(&vm)?))
+pub async fn vm_show(State(api): State<Api>, asker: Asker, Named(vm): Named<String>) -> Answer<Json<VmView>> {
+    Ok(Json(api.control.show_vm_for(&asker.rights(&api.control), &vm)?))
 }
 
 /// The states of a VM's keys, queried from its providers.

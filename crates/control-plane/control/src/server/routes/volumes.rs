@@ -10,7 +10,9 @@ use strongroom_api::{ErrorBody, Page};
 
 use super::super::Api;
 use super::super::ask::{Asked, Named, Wish};
+use super::super::token::Asker;
 use super::{Answer, blocking};
+use crate::engine::Control;
 
 /// Volumes, of VMs and on their own, with the space that they take. That is from the last reading
 /// of their hosts, which are not asked again.
@@ -18,9 +20,10 @@ use super::{Answer, blocking};
     responses((status = 200, body = Page<Volume>), (status = "4XX", body = ErrorBody)))]
 pub async fn volume_list(
     State(api): State<Api>,
+    asker: Asker,
     Asked(query): Asked<VolumeListQuery>,
 ) -> Answer<Json<Page<Volume>>> {
-    Ok(Json(api.control.list_volumes(&query)?))
+    Ok(Json(api.control.list_volumes_for(&asker.rights(&api.control), &query)?))
 }
 
 /// The limits of readings and changes of volumes.
@@ -35,15 +38,21 @@ pub async fn volume_limits(State(api): State<Api>) -> Json<VolumeLimits> {
 #[utoipa::path(post, path = "/v1/volumes/readings", operation_id = "volume_read", tag = "volume", request_body = ReadVolumes,
     responses((status = 200, body = VolumeReadings), (status = "4XX", body = ErrorBody)))]
 pub async fn volume_read(State(api): State<Api>, wish: Wish<ReadVolumes>) -> Answer<Json<VolumeReadings>> {
-    blocking(api, move |control| control.read_volumes(&wish.body)).await.map(Json)
+    let read =
+        move |control: &Control| control.read_volumes_for(&control.rights(wish.caller.principal), &wish.body);
+    blocking(api, read).await.map(Json)
 }
 
 /// A volume with its snapshots.
 #[utoipa::path(get, path = "/v1/volumes/{volume}", operation_id = "volume_show", tag = "volume",
     params(("volume" = String, Path, description = "Id, or its name if no VM has it.")),
     responses((status = 200, body = VolumeView), (status = "4XX", body = ErrorBody)))]
-pub async fn volume_show(State(api): State<Api>, Named(volume): Named<String>) -> Answer<Json<VolumeView>> {
-    Ok(Json(api.control.show_volume(&volume)?))
+pub async fn volume_show(
+    State(api): State<Api>,
+    asker: Asker,
+    Named(volume): Named<String>,
+) -> Answer<Json<VolumeView>> {
+    Ok(Json(api.control.show_volume_for(&asker.rights(&api.control), &volume)?))
 }
 
 /// Changes volumes: makes, clones, grows and deletes those that no VM has, makes, reverts to and

@@ -1,0 +1,405 @@
+//! Users, roles, folders, tokens, sessions, and what they may do.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use crate::name::Name;
+use crate::object::Reference;
+use crate::privilege::{Privilege, PrivilegeSet};
+
+/// A password. It is not printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(value_type = String, min_length = 12, max_length = 1024, format = Password)]
+pub struct Password(String);
+
+impl Password {
+    /// The password in plain text.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Password {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Password(..)")
+    }
+}
+
+/// A secret that an answer has once: a token, or the secret of a second factor. It is not printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(value_type = String)]
+pub struct ShownOnce(String);
+
+impl ShownOnce {
+    /// The secret in plain text.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for ShownOnce {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for ShownOnce {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ShownOnce(..)")
+    }
+}
+
+/// Where a role counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Scope {
+    /// Everywhere.
+    Site {},
+    /// In a folder: for it and the VMs and volumes in it.
+    Folder {
+        /// Its name or id.
+        folder: Reference,
+    },
+    /// For a VM, or a volume that no VM has.
+    Vm {
+        /// Its name or id.
+        vm: Reference,
+    },
+    /// For a datastore, without the VMs in it.
+    Datastore {
+        /// Its name or id.
+        datastore: Reference,
+    },
+}
+
+/// A request for a user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateUser {
+    /// Its name. A user and a token do not have the same name.
+    pub name: Name,
+    /// Its password.
+    pub password: Password,
+}
+
+/// A new user. Only this answer has the secret of the second factor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewUser {
+    /// The user.
+    pub user: User,
+    /// The secret of the time-based codes (RFC 6238), in base32, for an authenticator.
+    pub totp_secret: ShownOnce,
+}
+
+/// A user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct User {
+    /// Its id.
+    pub id: Uuid,
+    /// Its name.
+    pub name: Name,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_seconds: u64,
+    /// Its roles.
+    pub grants: Vec<Grant>,
+}
+
+/// A request for another password.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangePassword {
+    /// The new password. All sessions of the user end.
+    pub password: Password,
+    /// The present password, which a user gives to change its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<Password>,
+}
+
+/// A request for a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignIn {
+    /// The user's name.
+    pub user: Name,
+    /// Its password.
+    pub password: Password,
+    /// The code that its authenticator shows. Each code is accepted once.
+    #[schema(min_length = 6, max_length = 6, pattern = "^[0-9]{6}$")]
+    pub code: String,
+}
+
+/// A new session. Only this answer has its token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewSession {
+    /// The session.
+    pub session: Session,
+    /// Its bearer token.
+    pub token: ShownOnce,
+}
+
+/// A session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Session {
+    /// Its id.
+    pub id: Uuid,
+    /// The user's name.
+    pub user: Name,
+    /// When it began, in seconds since 1970.
+    pub created_unix_seconds: u64,
+    /// When it ends, in seconds since 1970.
+    pub expires_unix_seconds: u64,
+}
+
+/// A request for a role of the site's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateRole {
+    /// Its name.
+    pub name: Name,
+    /// Its privileges.
+    pub privileges: PrivilegeSet,
+}
+
+/// A role. It does not change: another set of privileges is another role.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Role {
+    /// Its name.
+    pub name: Name,
+    /// Its privileges.
+    pub privileges: PrivilegeSet,
+    /// Whether every site has it.
+    pub built_in: bool,
+}
+
+/// A request for a folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateFolder {
+    /// Its name.
+    pub name: Name,
+}
+
+/// A folder, which VMs and volumes can be in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Folder {
+    /// Its id.
+    pub id: Uuid,
+    /// Its name.
+    pub name: Name,
+    /// The number of VMs and volumes in it.
+    pub vms: u64,
+}
+
+/// A request to move a VM, or a volume that no VM has, into a folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveVm {
+    /// The folder, by name or id; out of all folders without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<Reference>,
+}
+
+/// A request to give a user a role.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateGrant {
+    /// The user, by name or id.
+    pub user: Reference,
+    /// The role.
+    pub role: Name,
+    /// Where it counts.
+    pub scope: Scope,
+}
+
+/// A role that a user has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Grant {
+    /// Its id.
+    pub id: Uuid,
+    /// The user's name.
+    pub user: Name,
+    /// The role.
+    pub role: Name,
+    /// Where it counts, with the names of today.
+    pub scope: Scope,
+    /// Who gave it.
+    pub by: String,
+    /// When, in seconds since 1970.
+    pub created_unix_seconds: u64,
+}
+
+/// A request for a token for programs. It has at most the rights that its maker has at any time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateToken {
+    /// Its name. A user and a token do not have the same name.
+    pub name: Name,
+    /// Its role.
+    pub role: Name,
+    /// Where it counts.
+    pub scope: Scope,
+    /// When it ends, in seconds since 1970: at most 366 days from now.
+    pub expires_unix_seconds: u64,
+}
+
+/// A new token. Only this answer has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewToken {
+    /// What is known of it.
+    pub info: Token,
+    /// The bearer token.
+    pub token: ShownOnce,
+}
+
+/// A token for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Token {
+    /// Its id.
+    pub id: Uuid,
+    /// Its name.
+    pub name: Name,
+    /// The user that it acts for; absent if the first token made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Name>,
+    /// Its role.
+    pub role: Name,
+    /// Where it counts.
+    pub scope: Scope,
+    /// When it was made or last rotated, in seconds since 1970.
+    pub created_unix_seconds: u64,
+    /// When it ends, in seconds since 1970.
+    pub expires_unix_seconds: u64,
+}
+
+/// The caller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Me {
+    /// The name under which its requests are recorded.
+    pub name: String,
+    /// What it may do everywhere.
+    pub site: PrivilegeSet,
+    /// Its roles.
+    pub grants: Vec<Grant>,
+}
+
+/// Who may do what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Review {
+    /// Users, with their roles.
+    pub users: Vec<User>,
+    /// Tokens.
+    pub tokens: Vec<Token>,
+    /// The roles that the site has.
+    pub roles: Vec<Role>,
+    /// How many tokens there are that permit everything: the first one of the control plane's
+    /// machine.
+    pub unlimited_tokens: u64,
+}
+
+/// A question about what a user may do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Explain {
+    /// The user, by name or id.
+    pub user: Reference,
+    /// The operation's name, as in the OpenAPI document.
+    pub operation: Name,
+    /// The VM, by name or id; the site without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<Reference>,
+}
+
+/// Whether a user may call an operation, and why. Parts of the request can take more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// Whether it may.
+    pub allowed: bool,
+    /// What the operation takes there.
+    pub needs: PrivilegeSet,
+    /// What the user lacks.
+    pub lacks: PrivilegeSet,
+    /// The roles of the user that count there.
+    pub grants: Vec<Grant>,
+}
+
+/// What an entry of the access log is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AccessKind {
+    /// A session began.
+    SignedIn,
+    /// A sign-in was refused.
+    SignInRefused,
+    /// An operation was refused.
+    Refused,
+    /// A ticket to a guest's data was issued.
+    Ticket,
+    /// Users, roles, folders, grants, tokens or sessions were changed.
+    Changed,
+    /// The access log or the list of rights was read.
+    Read,
+    /// A kind that this version of the program does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// An entry of the access log. It is durable before what it reports is done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccessEntry {
+    /// Its number. Numbers increase.
+    pub id: u64,
+    /// When, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// What it is about.
+    pub kind: AccessKind,
+    /// Who asked.
+    pub by: String,
+    /// The address that the request came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// One sentence for people.
+    pub message: String,
+    /// How many of the same kind came within the minute of this one, if more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
+}
+
+/// Selects entries of the access log, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct AccessLogQuery {
+    /// Only entries after the one with this number. Without it, the newest `limit` entries.
+    #[param(minimum = 0, maximum = 9223372036854775807_i64)]
+    #[serde(
+        default,
+        deserialize_with = "crate::event::event_number",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub after: Option<u64>,
+    /// The most entries to return.
+    #[param(minimum = 1, maximum = 1000)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// The privileges of a sentence.
+impl fmt::Display for PrivilegeSet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.iter().map(Privilege::as_str).collect();
+        formatter.pad(&names.join(", "))
+    }
+}
+
+/// The answer of an operation that has nothing to say: an empty object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Done {}

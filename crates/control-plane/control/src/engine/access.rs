@@ -1,0 +1,503 @@
+//! Decides who may do what.
+//!
+//! A request is judged three times: when it is read, against the guard of its operation and of its
+//! parts; in the transaction that records it; and by its task before it begins something at a host,
+//! because its caller may have lost a role meanwhile, or its VM may be in another folder.
+//!
+//! An object that the caller may not view does not exist for it: the refusal is the same.
+
+use strongroom_api::access::{AccessEntry, AccessKind};
+use strongroom_api::event::Event;
+use strongroom_api::guard::{Guard, Needs, On, PartOf};
+use strongroom_api::{
+    BuiltInRole, ErrorCode, Name, ObjectKind, ObjectRef, Operation, Privilege, PrivilegeSet, Problem,
+    Reference,
+};
+use strongroom_types::VmId;
+use uuid::Uuid;
+
+use super::Control;
+use super::volume_changes::find;
+use super::wishes::Caller;
+use crate::inventory::{Index, Row, by_name_or_id};
+use crate::problems;
+use crate::records::{
+    AskedBy, CredentialUse, NeedAt, Place, Principal, RoleAt, TaskRecord, VmRecord, address_text,
+};
+
+/// The rights of a caller, as they are now.
+#[derive(Clone, Debug)]
+pub struct Rights {
+    at: Vec<PrivilegesAt>,
+    /// The rights of the user that a token acts for: the token has no more.
+    within: Option<Box<Rights>>,
+}
+
+#[derive(Clone, Debug)]
+struct PrivilegesAt {
+    place: Place,
+    privileges: PrivilegeSet,
+}
+
+impl Rights {
+    /// The rights of a principal. One that is gone has none.
+    pub fn of(index: &Index, principal: Principal) -> Self {
+        let none = Self { at: Vec::new(), within: None };
+        match principal {
+            Principal::Machine => {
+                let all = PrivilegesAt { place: Place::Site, privileges: PrivilegeSet::all() };
+                Self { at: vec![all], within: None }
+            }
+            Principal::User(user) => {
+                let grants = index.grants.iter().filter(|grant| grant.user == user);
+                Self {
+                    at: grants.filter_map(|grant| privileges_at(index, &grant.role)).collect(),
+                    within: None,
+                }
+            }
+            Principal::Token(id) => {
+                let Some(token) = index.credentials.iter().find(|token| token.id == id) else { return none };
+                let CredentialUse::Token { role, .. } = &token.use_ else { return none };
+                let within = token.user.map(|user| Box::new(Self::of(index, Principal::User(user))));
+                Self { at: privileges_at(index, role).into_iter().collect(), within }
+            }
+        }
+    }
+
+    /// The privileges at a place.
+    pub fn at(&self, index: &Index, place: Place) -> PrivilegeSet {
+        let folder = match place {
+            Place::Vm(vm) => index.vm(vm).and_then(|vm| vm.folder),
+            Place::Site | Place::Folder(_) | Place::Datastore(_) => None,
+        };
+        self.at_place(place, folder)
+    }
+
+    /// The privileges for a VM or volume.
+    fn for_vm(&self, vm: &VmRecord) -> PrivilegeSet {
+        self.at_place(Place::Vm(vm.id), vm.folder)
+    }
+
+    fn at_place(&self, place: Place, folder: Option<Uuid>) -> PrivilegeSet {
+        let mut all = PrivilegeSet::default();
+        for at in &self.at {
+            let counts = match at.place {
+                Place::Site => true,
+                Place::Folder(of) => folder == Some(of) || place == at.place,
+                Place::Vm(_) | Place::Datastore(_) => place == at.place,
+            };
+            if counts {
+                all.add(&at.privileges);
+            }
+        }
+        match &self.within {
+            Some(within) => all.common(&within.at_place(place, folder)),
+            None => all,
+        }
+    }
+
+    /// Whether the caller may view the whole site.
+    pub fn sees_site(&self) -> bool {
+        self.at_place(Place::Site, None).has(Privilege::View)
+    }
+
+    /// Whether the caller may view a VM or volume.
+    pub fn sees_vm(&self, vm: &VmRecord) -> bool {
+        self.for_vm(vm).has(Privilege::View)
+    }
+
+    /// Whether the caller may view a folder or datastore.
+    pub fn sees_place(&self, place: Place) -> bool {
+        self.at_place(place, None).has(Privilege::View)
+    }
+
+    /// Whether the caller may view anything: then it sees which policies and key providers there are.
+    pub fn sees_something(&self) -> bool {
+        self.at.iter().any(|at| self.at_place(at.place, None).has(Privilege::View))
+    }
+
+    /// Whether the caller may view an object that an event, an alarm or a task is about.
+    pub fn sees_object(&self, index: &Index, object: &ObjectRef) -> bool {
+        match (object.kind, object.id) {
+            (ObjectKind::Vm | ObjectKind::Volume, Some(id)) => {
+                let vm = index.vm(VmId::from_bytes(*id.as_bytes()));
+                vm.map_or_else(|| self.sees_site(), |vm| self.sees_vm(vm))
+            }
+            (ObjectKind::Datastore, Some(id)) => index.datastores.get(&id.to_string()).map_or_else(
+                || self.sees_site(),
+                |datastore| self.sees_place(Place::Datastore(datastore.id)),
+            ),
+            (
+                ObjectKind::Vm
+                | ObjectKind::Volume
+                | ObjectKind::Datastore
+                | ObjectKind::Policy
+                | ObjectKind::KeyProvider
+                | ObjectKind::Host
+                | ObjectKind::Task
+                | ObjectKind::Control,
+                _,
+            ) => self.sees_site(),
+        }
+    }
+
+    /// Whether the caller may see an event.
+    pub fn sees_event(&self, index: &Index, event: &Event) -> bool {
+        self.sees_object(index, &event.object)
+    }
+}
+
+/// The privileges of a role, if it is there.
+pub(super) fn privileges_of(index: &Index, role: &Name) -> Option<PrivilegeSet> {
+    let built_in = BuiltInRole::named(role.as_str()).map(BuiltInRole::privileges);
+    built_in.or_else(|| index.roles.iter().find(|own| own.name == *role).map(|own| own.privileges.clone()))
+}
+
+fn privileges_at(index: &Index, role: &RoleAt) -> Option<PrivilegesAt> {
+    Some(PrivilegesAt { place: role.place, privileges: privileges_of(index, &role.role)? })
+}
+
+/// A caller whose operation is admitted, with the object that the path names.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// The caller.
+    pub caller: Caller,
+    /// The object.
+    pub path: Option<Place>,
+}
+
+/// The part of a path that names an object: `vm` and `web1` for `/v1/vms/web1`.
+#[derive(Clone, Copy, Debug)]
+pub struct PathPart<'path> {
+    /// Its name in the operation's path.
+    pub parameter: &'path str,
+    /// Its value.
+    pub value: &'path str,
+}
+
+impl Caller {
+    /// What a task records, to check it again when it runs.
+    pub(super) fn asked(&self) -> Option<AskedBy> {
+        match self.principal {
+            Principal::Machine => None,
+            Principal::User(_) | Principal::Token(_) => {
+                Some(AskedBy { principal: self.principal, needs: self.needs.clone() })
+            }
+        }
+    }
+
+    /// An entry of the access log about the caller.
+    pub(super) fn entry_of(&self, kind: AccessKind, message: impl Into<String>) -> AccessEntry {
+        AccessEntry {
+            id: 0,
+            at_unix_ms: 0,
+            kind,
+            by: self.name.clone(),
+            from: self.from.map(address_text),
+            message: message.into(),
+            repeated: None,
+        }
+    }
+}
+
+impl Control {
+    /// The rights of a caller now.
+    pub fn rights(&self, principal: Principal) -> Rights {
+        Rights::of(&self.inventory.read(), principal)
+    }
+
+    /// Admits a caller to an operation on the object that its path names.
+    ///
+    /// # Errors
+    /// `not_found` for an object that the caller may not view, `forbidden`.
+    pub fn admit(
+        &self,
+        mut caller: Caller,
+        operation: &Operation,
+        path: Option<PathPart<'_>>,
+    ) -> Result<Admitted, Problem> {
+        if caller.principal == Principal::Machine {
+            return Ok(Admitted { caller, path: None });
+        }
+        let index = self.inventory.read();
+        let rights = Rights::of(&index, caller.principal);
+        let place = path.map(|part| place_of(&index, part));
+        let needs = match operation.guard {
+            Guard::Everyone | Guard::Callers | Guard::Entries | Guard::Request => None,
+            Guard::Needs(needs) => Some(needs),
+        };
+        let found = match place {
+            None => Place::Site,
+            Some(Ok(place)) => place,
+            // Someone who sees everything learns from the operation that it is not there.
+            Some(Err(_)) if rights.sees_site() => Place::Site,
+            Some(Err(problem)) => return Err(problem),
+        };
+        if let Some(needs) = needs {
+            let hidden = || path.map_or_else(|| forbidden(&[Privilege::View]), not_there);
+            caller.needs.push(judge(&index, &rights, found, needs, hidden)?);
+        }
+        Ok(Admitted { caller, path: Some(found) })
+    }
+
+    /// Admits a caller to the parts of a request.
+    ///
+    /// # Errors
+    /// As [`admit`](Self::admit).
+    pub fn admit_parts(
+        &self,
+        mut caller: Caller,
+        path: Option<Place>,
+        parts: &[PartOf<'_>],
+    ) -> Result<Caller, Problem> {
+        if caller.principal == Principal::Machine {
+            return Ok(caller);
+        }
+        let index = self.inventory.read();
+        let rights = Rights::of(&index, caller.principal);
+        for PartOf { part, on } in parts {
+            let place = self::on(&index, path, *on)?;
+            let hidden = || not_on(*on);
+            caller.needs.push(judge(&index, &rights, place, part.needs(), hidden)?);
+        }
+        Ok(caller)
+    }
+
+    /// Checks a caller again, with the rights of this index. A request that nobody has judged is
+    /// refused.
+    pub(super) fn still_may(&self, index: &Index, caller: &Caller) -> Result<(), Problem> {
+        let Some(asked) = caller.asked() else { return Ok(()) };
+        if asked.needs.is_empty() {
+            tracing::error!(caller = %caller.name, "a request was not judged");
+            return Err(forbidden(&[]));
+        }
+        may(index, &asked)
+    }
+
+    /// Checks the caller of a task again before the task begins something.
+    pub(super) fn task_may(&self, task: &TaskRecord) -> Result<(), Problem> {
+        task.asked.as_ref().map_or(Ok(()), |asked| may(&self.inventory.read(), asked))
+    }
+
+    /// Records that an operation was refused. A caller that is refused all the time is counted.
+    ///
+    /// # Errors
+    /// [`Problem`] if it cannot be recorded.
+    pub fn record_refusal(&self, caller: &Caller, operation: &str, problem: &Problem) -> Result<(), Problem> {
+        let message = format!("{operation}: {}", problem.message);
+        self.record_limited(&caller.name, caller.entry_of(AccessKind::Refused, message))
+    }
+
+    /// Records an entry of the access log before what it reports is done.
+    pub(super) fn record_access(&self, entry: AccessEntry) -> Result<(), Problem> {
+        self.race(|| Ok(self.inventory.commit(self.draft().access(entry.clone()))?))
+    }
+
+    /// As [`record_access`](Self::record_access), unless there were many of this key within the hour.
+    pub(super) fn record_limited(&self, key: &str, entry: AccessEntry) -> Result<(), Problem> {
+        match self.refusals.count(key, self.now_unix_ms()) {
+            Counted::Kept { before } => {
+                let repeated = (before > 0).then_some(before);
+                self.record_access(AccessEntry { repeated, ..entry })
+            }
+            Counted::Left => Ok(()),
+        }
+    }
+}
+
+/// The most entries of one caller in an hour, so that nobody pushes others' out of the log.
+const REFUSALS_RECORDED: u64 = 20;
+/// That time, in milliseconds.
+const REFUSALS_WITHIN_MS: u64 = 3_600_000;
+/// The most callers that are counted at a time.
+const REFUSED_CALLERS_MAX: usize = 4096;
+
+/// Counts refusals by caller.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(parking_lot::Mutex<std::collections::HashMap<String, Refused>>);
+
+#[derive(Debug)]
+struct Refused {
+    since_unix_ms: u64,
+    recorded: u64,
+    left: u64,
+}
+
+/// Whether a refusal is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    /// It is; `before` is how many of the hour before were not.
+    Kept { before: u64 },
+    /// It is not.
+    Left,
+}
+
+impl Refusals {
+    fn count(&self, key: &str, now_unix_ms: u64) -> Counted {
+        let mut all = self.0.lock();
+        let is_over = |refused: &Refused| now_unix_ms.abs_diff(refused.since_unix_ms) > REFUSALS_WITHIN_MS;
+        if all.len() >= REFUSED_CALLERS_MAX {
+            all.retain(|_, refused| !is_over(refused));
+        }
+        if all.len() >= REFUSED_CALLERS_MAX && !all.contains_key(key) {
+            return Counted::Left;
+        }
+        let fresh = || Refused { since_unix_ms: now_unix_ms, recorded: 0, left: 0 };
+        let refused = all.entry(key.to_owned()).or_insert_with(fresh);
+        let before = if is_over(refused) { std::mem::replace(refused, fresh()).left } else { 0 };
+        if refused.recorded < REFUSALS_RECORDED {
+            refused.recorded += 1;
+            return Counted::Kept { before };
+        }
+        refused.left += 1;
+        Counted::Left
+    }
+}
+
+/// Judges needs at a place.
+fn judge(
+    index: &Index,
+    rights: &Rights,
+    place: Place,
+    needs: Needs,
+    hidden: impl FnOnce() -> Problem,
+) -> Result<NeedAt, Problem> {
+    let held = rights.at(index, place);
+    if place != Place::Site && !held.has(Privilege::View) {
+        return Err(hidden());
+    }
+    let privileges = needed(index, place, needs);
+    let lacks: Vec<Privilege> = privileges.iter().copied().filter(|needed| !held.has(*needed)).collect();
+    if lacks.is_empty() { Ok(NeedAt { place, privileges }) } else { Err(forbidden(&lacks)) }
+}
+
+/// The privileges that are needed at a place.
+pub(super) fn needed(index: &Index, place: Place, needs: Needs) -> Vec<Privilege> {
+    let encrypted = match place {
+        Place::Vm(vm) => index.vm(vm).is_none_or(|vm| vm.hardware.encrypted()),
+        Place::Site | Place::Folder(_) | Place::Datastore(_) => false,
+    };
+    let more = if encrypted { needs.if_encrypted } else { &[] };
+    needs.always.iter().chain(more).copied().collect()
+}
+
+/// Checks what was asked for, with the rights of this index.
+pub(super) fn may(index: &Index, asked: &AskedBy) -> Result<(), Problem> {
+    let rights = Rights::of(index, asked.principal);
+    for need in &asked.needs {
+        let held = rights.at(index, need.place);
+        let lacks: Vec<Privilege> =
+            need.privileges.iter().copied().filter(|needed| !held.has(*needed)).collect();
+        if !lacks.is_empty() {
+            return Err(forbidden(&lacks));
+        }
+    }
+    Ok(())
+}
+
+/// The caller lacks privileges.
+pub(super) fn forbidden(lacks: &[Privilege]) -> Problem {
+    let names: Vec<&str> = lacks.iter().copied().map(Privilege::as_str).collect();
+    let message = match names.as_slice() {
+        [] => "the caller's roles do not permit this".to_owned(),
+        names => format!("the caller's roles do not permit this: it takes {}", names.join(", ")),
+    };
+    Problem::new(ErrorCode::Forbidden, message).next("GET /v1/roles says what each role permits")
+}
+
+/// The place that a part of a path names.
+fn place_of(index: &Index, part: PathPart<'_>) -> Result<Place, Problem> {
+    let found = match part.parameter {
+        "vm" => index.find_any(part.value).map(|vm| Place::Vm(vm.id)),
+        "volume" => find(index, part.value).ok().map(|found| Place::Vm(found.owner.id)),
+        "datastore" => by_name_or_id(&index.datastores, part.value).map(|found| Place::Datastore(found.id)),
+        // The others are objects of the site, whose operations take privileges there.
+        _ => Some(Place::Site),
+    };
+    found.ok_or_else(|| not_there(part))
+}
+
+fn not_there(part: PathPart<'_>) -> Problem {
+    let kind = match part.parameter {
+        "vm" => ObjectKind::Vm,
+        "volume" => ObjectKind::Volume,
+        "datastore" => ObjectKind::Datastore,
+        _ => return forbidden(&[Privilege::View]),
+    };
+    problems::not_found(kind, part.value)
+}
+
+/// The place of a part of a request.
+fn on(index: &Index, path: Option<Place>, on: On<'_>) -> Result<Place, Problem> {
+    let found = match on {
+        On::Path => path,
+        On::Site => Some(Place::Site),
+        On::Folder(None) => Some(Place::Site),
+        On::Folder(Some(named)) => by_name_or_id(&index.folders, named).map(|found| Place::Folder(found.id)),
+        On::Datastore(Some(named)) => {
+            by_name_or_id(&index.datastores, named).map(|found| Place::Datastore(found.id))
+        }
+        On::Datastore(None) => {
+            let mut all = index.datastores.iter();
+            match (all.next(), all.next()) {
+                (Some(only), None) => Some(Place::Datastore(only.id)),
+                _ => Some(Place::Site),
+            }
+        }
+        On::Vm(named) => index.find_any(named).map(|vm| Place::Vm(vm.id)),
+        On::Volume(named) => find(index, named).ok().map(|found| Place::Vm(found.owner.id)),
+    };
+    found.ok_or_else(|| not_on(on))
+}
+
+fn not_on(on: On<'_>) -> Problem {
+    match on {
+        On::Path | On::Site | On::Folder(None) | On::Datastore(None) => forbidden(&[Privilege::View]),
+        On::Folder(Some(named)) => no_such("folder", named),
+        On::Datastore(Some(named)) => problems::not_found(ObjectKind::Datastore, named),
+        On::Vm(named) => problems::not_found(ObjectKind::Vm, named),
+        On::Volume(named) => problems::not_found(ObjectKind::Volume, named),
+    }
+}
+
+/// There is no such user, role, folder, grant or token.
+pub(super) fn no_such(kind: &str, named: &str) -> Problem {
+    Problem::new(ErrorCode::NotFound, format!("there is no {kind} {named}"))
+        .next("GET /v1/access lists users, roles and tokens, and GET /v1/folders folders")
+}
+
+/// The folder with this name or id.
+pub(super) fn find_folder(index: &Index, named: Option<&Reference>) -> Result<Option<Uuid>, Problem> {
+    let Some(named) = named else { return Ok(None) };
+    let found = by_name_or_id(&index.folders, named.as_str());
+    found.map(|folder| Some(folder.id)).ok_or_else(|| no_such("folder", named.as_str()))
+}
+
+/// Whether a caller may see a task: what it works on, or because it asked for it.
+pub(super) fn sees_task(
+    index: &Index,
+    rights: &Rights,
+    principal: Principal,
+    task: &Row<TaskRecord>,
+) -> bool {
+    let asked = task.asked.as_ref().is_some_and(|asked| asked.principal == principal);
+    asked || rights.sees_object(index, &task.task.object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_that_is_always_refused_fills_no_log() {
+        let refusals = Refusals::default();
+        for _ in 0..REFUSALS_RECORDED {
+            assert_eq!(refusals.count("bob", 1000), Counted::Kept { before: 0 });
+        }
+        for _ in 0..7 {
+            assert_eq!(refusals.count("bob", 1000), Counted::Left);
+        }
+        assert_eq!(refusals.count("ada", 1000), Counted::Kept { before: 0 });
+        assert_eq!(refusals.count("bob", 1001 + REFUSALS_WITHIN_MS), Counted::Kept { before: 7 });
+    }
+}

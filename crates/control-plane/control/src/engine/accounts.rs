@@ -1,0 +1,548 @@
+//! Users, roles, folders and grants.
+//!
+//! Nobody gives what it does not have: a grant, a token, and the password of another user take every
+//! privilege that they give, at the same place. A VM moves into a folder only with every privilege
+//! that the roles of that folder then have on it.
+
+use strongroom_api::access::{
+    AccessKind, ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateUser, Explain, Explanation,
+    Folder, Grant, Me, MoveVm, NewUser, Review, Role, Scope, User,
+};
+use strongroom_api::guard::Guard;
+use strongroom_api::limits::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN};
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::{
+    BuiltInRole, ErrorCode, Name, ObjectKind, Privilege, PrivilegeSet, Problem, Reference, operation,
+};
+use strongroom_types::hex;
+use uuid::Uuid;
+
+use super::access::{Rights, find_folder, forbidden, needed, no_such, privileges_of};
+use super::wishes::{Caller, idle};
+use super::{Control, Stop};
+use crate::inventory::{Draft, Index, Row, by_name_or_id};
+use crate::passwords::{PasswordError, PasswordHash, TOTP_SECRET_BYTES, Verdict, base32};
+use crate::problems;
+use crate::records::{
+    AUTOMATIC, CredentialRecord, CredentialUse, FolderRecord, GrantRecord, Place, Principal, RoleAt,
+    RoleRecord, SCHEDULER, UserRecord, VmRecord,
+};
+
+/// The most users: more than any site has people.
+const USERS_MAX: usize = 10_000;
+/// The most roles of a site's own.
+const ROLES_MAX: usize = 256;
+/// The most folders.
+const FOLDERS_MAX: usize = 10_000;
+/// The most roles of one user.
+const GRANTS_OF_ONE_MAX: usize = 64;
+
+impl Control {
+    /// Makes a user without any role.
+    ///
+    /// # Errors
+    /// [`Problem`], as for all methods here.
+    pub fn create_user(
+        &self,
+        caller: &Caller,
+        wish: &CreateUser,
+        hash: &dyn PasswordHash,
+    ) -> Result<NewUser, Problem> {
+        let password = hashed(wish.password.expose(), hash)?;
+        let mut secret = [0; TOTP_SECRET_BYTES];
+        getrandom::fill(&mut secret).map_err(no_random)?;
+        let id = Uuid::new_v4();
+        let user = self.change(caller, format!("user {} was made", wish.name), |index, _| {
+            account_name_is_free(index, &wish.name)?;
+            within(index.users.len(), USERS_MAX, "users")?;
+            let record = UserRecord {
+                id,
+                name: wish.name.clone(),
+                password: password.clone(),
+                totp_secret: hex::encode(&secret),
+                totp_step: 0,
+                created_unix_seconds: self.now_unix_ms() / 1000,
+            };
+            let draft = self.draft().create_named(&record);
+            Ok((user_view(index, &record), draft))
+        })?;
+        Ok(NewUser { user, totp_secret: base32(&secret).into() })
+    }
+
+    /// Deletes a user with its roles, sessions and tokens.
+    pub fn delete_user(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
+        self.change(caller, format!("user {named} was deleted"), |index, rights| {
+            let user = find_user(index, named)?;
+            covers_user(index, rights, user.id)?;
+            let draft = without_credentials(index, self.draft().remove_named(user), user.id, |_| true);
+            let grants = index.grants.iter().filter(|grant| grant.user == user.id);
+            Ok(((), grants.fold(draft, |draft, grant| draft.remove(grant))))
+        })
+    }
+
+    /// Sets the password of a user, and ends its sessions. A user sets its own with the present one.
+    pub fn change_password(
+        &self,
+        caller: &Caller,
+        named: &str,
+        wish: &ChangePassword,
+        hash: &dyn PasswordHash,
+    ) -> Result<(), Problem> {
+        let user = find_user(&self.inventory.read(), named).cloned();
+        let own = user.as_ref().is_ok_and(|user| caller.principal == Principal::User(user.id));
+        if own {
+            let current = wish.current.as_ref().map_or("", |current| current.expose());
+            let stored = user.as_ref().map_or("", |user| &user.password);
+            if hash.verify(current, stored).map_err(unchecked)? == Verdict::Wrong {
+                return Err(Problem::new(ErrorCode::Forbidden, "the present password is another one"));
+            }
+        } else {
+            must_have(&self.rights(caller.principal), &self.inventory.read(), Place::Site, Privilege::Roles)?;
+        }
+        let password = hashed(wish.password.expose(), hash)?;
+        self.change(caller, format!("user {named} got another password"), |index, rights| {
+            let user = find_user(index, named)?;
+            if !own {
+                must_have(rights, index, Place::Site, Privilege::Roles)?;
+                covers_user(index, rights, user.id)?;
+            }
+            let changed = UserRecord { password: password.clone(), ..UserRecord::clone(&user.record) };
+            let is_session = |credential: &CredentialRecord| credential.use_ == CredentialUse::Session;
+            let draft = self.draft().replace(user, &changed);
+            Ok(((), without_credentials(index, draft, user.id, is_session)))
+        })
+    }
+
+    /// All users.
+    pub fn list_users(&self) -> Vec<User> {
+        let index = self.inventory.read();
+        index.users.iter().map(|user| user_view(&index, user)).collect()
+    }
+
+    /// Makes a role.
+    pub fn create_role(&self, caller: &Caller, wish: &CreateRole) -> Result<Role, Problem> {
+        self.change(caller, format!("role {} was made: {}", wish.name, wish.privileges), |index, rights| {
+            if privileges_of(index, &wish.name).is_some() {
+                return Err(taken("role", &wish.name));
+            }
+            within(index.roles.len(), ROLES_MAX, "roles")?;
+            covers(index, rights, Place::Site, &wish.privileges)?;
+            let (name, privileges) = (wish.name.clone(), wish.privileges.clone());
+            let record = RoleRecord { id: Uuid::new_v4(), name, privileges };
+            Ok((role_view(&record), self.draft().create_named(&record)))
+        })
+    }
+
+    /// Deletes a role of the site's own that nobody has.
+    pub fn delete_role(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
+        self.change(caller, format!("role {named} was deleted"), |index, rights| {
+            let role = by_name_or_id(&index.roles, named).ok_or_else(|| no_such("role", named))?;
+            covers(index, rights, Place::Site, &role.privileges)?;
+            let granted = index.grants.iter().any(|grant| grant.role.role == role.name);
+            if granted || tokens(index).any(|(_, _, at)| at.role == role.name) {
+                return Err(Problem::new(ErrorCode::InUse, format!("a user or token has role {named}")));
+            }
+            Ok(((), self.draft().remove_named(role)))
+        })
+    }
+
+    /// All roles.
+    pub fn list_roles(&self) -> Vec<Role> {
+        roles(&self.inventory.read())
+    }
+
+    /// Makes a folder.
+    pub fn create_folder(&self, caller: &Caller, wish: &CreateFolder) -> Result<Folder, Problem> {
+        self.change(caller, format!("folder {} was made", wish.name), |index, _| {
+            if by_name_or_id(&index.folders, wish.name.as_str()).is_some() {
+                return Err(taken("folder", &wish.name));
+            }
+            within(index.folders.len(), FOLDERS_MAX, "folders")?;
+            let record = FolderRecord { id: Uuid::new_v4(), name: wish.name.clone() };
+            Ok((folder_view(index, &record), self.draft().create_named(&record)))
+        })
+    }
+
+    /// Deletes a folder that nothing is in, and that no role counts for.
+    pub fn delete_folder(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
+        self.change(caller, format!("folder {named} was deleted"), |index, _| {
+            let folder = by_name_or_id(&index.folders, named).ok_or_else(|| no_such("folder", named))?;
+            let here = Place::Folder(folder.id);
+            let has_roles = index.grants.iter().any(|grant| grant.role.place == here)
+                || tokens(index).any(|(_, _, at)| at.place == here);
+            if has_roles || index.vms.iter().any(|vm| vm.folder == Some(folder.id)) {
+                let message = format!("folder {named} has VMs, volumes or roles");
+                return Err(Problem::new(ErrorCode::InUse, message).next("move or revoke them first"));
+            }
+            Ok(((), self.draft().remove_named(folder)))
+        })
+    }
+
+    /// The folders that a caller may view.
+    pub fn list_folders(&self, rights: &Rights) -> Vec<Folder> {
+        let index = self.inventory.read();
+        let seen = index.folders.iter().filter(|folder| rights.sees_place(Place::Folder(folder.id)));
+        seen.map(|folder| folder_view(&index, folder)).collect()
+    }
+
+    /// Moves a VM, or a volume that no VM has, into a folder or out of all.
+    pub fn move_vm(&self, caller: &Caller, named: &str, wish: &MoveVm) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = index.find_any(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+            let vm = idle(index, vm)?;
+            let folder = find_folder(index, wish.folder.as_ref())?;
+            // Those who have roles there gain them for this VM.
+            let rights = Rights::of(index, caller.principal);
+            let here = folder.map(Place::Folder);
+            let granted = index.grants.iter().map(|grant| &grant.role);
+            for role in
+                granted.chain(tokens(index).map(|(_, _, at)| at)).filter(|role| Some(role.place) == here)
+            {
+                let gained = privileges_of(index, &role.role).unwrap_or_default();
+                covers(index, &rights, Place::Vm(vm.id), &gained)?;
+            }
+            let changed = VmRecord { folder, ..VmRecord::clone(&vm.record) };
+            let task = self.task_done(id, TaskKind::VmMove, vm.object(), caller);
+            Ok((task, self.draft().replace(vm, &changed)))
+        })
+    }
+
+    /// Gives a user a role.
+    pub fn create_grant(&self, caller: &Caller, wish: &CreateGrant) -> Result<Grant, Problem> {
+        let message = format!("user {} got role {}: {}", wish.user, wish.role, scope_text(&wish.scope));
+        self.change(caller, message, |index, rights| {
+            let place = place_of_scope(index, rights, &wish.scope)?;
+            must_have(rights, index, place, Privilege::Roles)?;
+            let user = find_user(index, wish.user.as_str())?;
+            let privileges =
+                privileges_of(index, &wish.role).ok_or_else(|| no_such("role", wish.role.as_str()))?;
+            covers(index, rights, place, &privileges)?;
+            let all = index.grants.iter().filter(|grant| grant.user == user.id);
+            within(all.count(), GRANTS_OF_ONE_MAX, "roles of one user")?;
+            let record = GrantRecord {
+                id: Uuid::new_v4(),
+                user: user.id,
+                role: RoleAt { role: wish.role.clone(), place },
+                by: caller.name.clone(),
+                created_unix_seconds: self.now_unix_ms() / 1000,
+            };
+            let draft = with_role(index, self.draft().create(&record), &wish.role).present(user);
+            Ok((grant_view(index, user, &record), draft))
+        })
+    }
+
+    /// Takes a role from a user.
+    pub fn delete_grant(&self, caller: &Caller, id: Uuid) -> Result<(), Problem> {
+        self.change(caller, format!("grant {id} was revoked"), |index, rights| {
+            let none = || no_such("grant", &id.to_string());
+            let grant = index.grants.get(&id.to_string()).ok_or_else(none)?;
+            let place = grant.role.place;
+            must_have(rights, index, place, Privilege::Roles).map_err(|_| none())?;
+            let privileges = privileges_of(index, &grant.role.role).unwrap_or_default();
+            covers(index, rights, place, &privileges)?;
+            Ok(((), self.draft().remove(grant)))
+        })
+    }
+
+    /// What a caller may do.
+    pub fn me(&self, caller: &Caller) -> Me {
+        let index = self.inventory.read();
+        let user = match caller.principal {
+            Principal::User(user) => index.users.get(&user.to_string()),
+            Principal::Machine | Principal::Token(_) => None,
+        };
+        Me {
+            name: caller.name.clone(),
+            site: Rights::of(&index, caller.principal).at(&index, Place::Site),
+            grants: user.map(|user| grants_of(&index, user)).unwrap_or_default(),
+        }
+    }
+
+    /// Lists who may do what.
+    pub fn access_review(&self, caller: &Caller) -> Result<Review, Problem> {
+        self.record_access(caller.entry_of(AccessKind::Read, "the list of rights was read"))?;
+        let index = self.inventory.read();
+        Ok(Review {
+            users: index.users.iter().map(|user| user_view(&index, user)).collect(),
+            tokens: super::credentials::views(&index, |_| true),
+            roles: roles(&index),
+            unlimited_tokens: index.tokens.len() as u64,
+        })
+    }
+
+    /// Says whether a user may call an operation, and why.
+    pub fn explain_access(&self, wish: &Explain) -> Result<Explanation, Problem> {
+        let index = self.inventory.read();
+        let user = find_user(&index, wish.user.as_str())?;
+        let named = wish.operation.as_str();
+        let operation = operation(named).ok_or_else(|| no_such("operation", named))?;
+        let place = match &wish.vm {
+            Some(vm) => {
+                let found = index.find_any(vm.as_str());
+                let none = || problems::not_found(ObjectKind::Vm, vm.as_str());
+                Place::Vm(found.ok_or_else(none)?.id)
+            }
+            None => Place::Site,
+        };
+        let needs: PrivilegeSet = match operation.guard {
+            Guard::Needs(needs) => needed(&index, place, needs).into_iter().collect(),
+            Guard::Everyone | Guard::Callers | Guard::Request | Guard::Entries => PrivilegeSet::default(),
+        };
+        let held = Rights::of(&index, Principal::User(user.id)).at(&index, place);
+        let lacks: PrivilegeSet = needs.iter().filter(|needed| !held.has(*needed)).collect();
+        let counts = |grant: &&Row<GrantRecord>| {
+            let folder = match place {
+                Place::Vm(vm) => index.vm(vm).and_then(|vm| vm.folder),
+                Place::Site | Place::Folder(_) | Place::Datastore(_) => None,
+            };
+            match grant.role.place {
+                Place::Site => true,
+                Place::Folder(of) => folder == Some(of),
+                Place::Vm(_) | Place::Datastore(_) => grant.role.place == place,
+            }
+        };
+        let grants = index.grants.iter().filter(|grant| grant.user == user.id).filter(counts);
+        let grants = grants.map(|grant| grant_view(&index, user, grant)).collect();
+        Ok(Explanation { allowed: lacks.is_empty(), needs, lacks, grants })
+    }
+
+    /// Commits a change of who may do what, with its entry in the access log. The roles by which the
+    /// caller may do it are still there then.
+    pub(super) fn change<Made>(
+        &self,
+        caller: &Caller,
+        message: String,
+        judge: impl Fn(&Index, &Rights) -> Result<(Made, Draft), Problem>,
+    ) -> Result<Made, Problem> {
+        self.race(|| {
+            let (made, draft) = {
+                let index = self.inventory.read();
+                let rights = Rights::of(&index, caller.principal);
+                if !caller.needs.is_empty() {
+                    self.still_may(&index, caller)?;
+                }
+                let (made, draft) = judge(&index, &rights)?;
+                (made, pinned(&index, caller.principal, draft))
+            };
+            self.inventory.commit(draft.access(caller.entry_of(AccessKind::Changed, message.clone())))?;
+            Ok::<_, Stop>(made)
+        })
+    }
+}
+
+/// Makes a transaction conditional on the caller's own roles.
+fn pinned(index: &Index, principal: Principal, draft: Draft) -> Draft {
+    let of_user = |draft: Draft, user: Uuid| {
+        let grants = index.grants.iter().filter(|grant| grant.user == user);
+        grants.fold(draft, |draft, grant| draft.present(grant))
+    };
+    match principal {
+        Principal::Machine => draft,
+        Principal::User(user) => of_user(draft, user),
+        Principal::Token(id) => match index.credentials.iter().find(|token| token.id == id) {
+            Some(token) => match token.user {
+                Some(user) => of_user(draft.present(token), user),
+                None => draft.present(token),
+            },
+            None => draft,
+        },
+    }
+}
+
+/// Makes a transaction conditional on a role of the site's own.
+pub(super) fn with_role(index: &Index, draft: Draft, role: &Name) -> Draft {
+    match index.roles.iter().find(|own| own.name == *role) {
+        Some(own) => draft.present(own),
+        None => draft,
+    }
+}
+
+fn without_credentials(
+    index: &Index,
+    draft: Draft,
+    user: Uuid,
+    which: impl Fn(&CredentialRecord) -> bool,
+) -> Draft {
+    let all = index.credentials.iter().filter(|one| one.user == Some(user) && which(one));
+    all.fold(draft, |draft, one| draft.remove(one))
+}
+
+/// Refuses to give what the caller does not have.
+pub(super) fn covers(
+    index: &Index,
+    rights: &Rights,
+    place: Place,
+    given: &PrivilegeSet,
+) -> Result<(), Problem> {
+    let Some(beyond) = given.beyond(&rights.at(index, place)) else { return Ok(()) };
+    let message = format!("nobody gives what it does not have: the caller lacks {}", beyond.as_str());
+    Err(Problem::new(ErrorCode::Forbidden, message).next("GET /v1/roles says what each role permits"))
+}
+
+/// Refuses power over a user that may do more than the caller.
+fn covers_user(index: &Index, rights: &Rights, user: Uuid) -> Result<(), Problem> {
+    for grant in index.grants.iter().filter(|grant| grant.user == user) {
+        let privileges = privileges_of(index, &grant.role.role).unwrap_or_default();
+        covers(index, rights, grant.role.place, &privileges)?;
+    }
+    Ok(())
+}
+
+pub(super) fn must_have(
+    rights: &Rights,
+    index: &Index,
+    place: Place,
+    privilege: Privilege,
+) -> Result<(), Problem> {
+    if rights.at(index, place).has(privilege) { Ok(()) } else { Err(forbidden(&[privilege])) }
+}
+
+/// The place of a scope that the caller may view.
+pub(super) fn place_of_scope(index: &Index, rights: &Rights, scope: &Scope) -> Result<Place, Problem> {
+    let place = match scope {
+        Scope::Site {} => Some(Place::Site),
+        Scope::Folder { folder } => {
+            by_name_or_id(&index.folders, folder.as_str()).map(|found| Place::Folder(found.id))
+        }
+        Scope::Vm { vm } => index.find_any(vm.as_str()).map(|found| Place::Vm(found.id)),
+        Scope::Datastore { datastore } => {
+            by_name_or_id(&index.datastores, datastore.as_str()).map(|found| Place::Datastore(found.id))
+        }
+    };
+    let seen = place.filter(|place| *place == Place::Site || rights.at(index, *place).has(Privilege::View));
+    seen.ok_or_else(|| match scope {
+        Scope::Site {} => forbidden(&[]),
+        Scope::Folder { folder } => no_such("folder", folder.as_str()),
+        Scope::Vm { vm } => problems::not_found(ObjectKind::Vm, vm.as_str()),
+        Scope::Datastore { datastore } => problems::not_found(ObjectKind::Datastore, datastore.as_str()),
+    })
+}
+
+/// A scope with the names of today.
+pub(super) fn scope_of(index: &Index, place: Place) -> Scope {
+    // An id is a reference as well.
+    let named = |name: Option<String>, id: String| {
+        Reference::try_from(name.unwrap_or(id)).unwrap_or_else(|_| unnamed())
+    };
+    match place {
+        Place::Site => Scope::Site {},
+        Place::Folder(id) => {
+            let found = index.folders.get(&id.to_string()).map(|found| found.name.to_string());
+            Scope::Folder { folder: named(found, id.to_string()) }
+        }
+        Place::Vm(id) => {
+            let found = index.vm(id).map(|found| found.name.to_string());
+            Scope::Vm { vm: named(found, id.to_string()) }
+        }
+        Place::Datastore(id) => {
+            let found = index.datastores.get(&id.to_string()).map(|found| found.name.to_string());
+            Scope::Datastore { datastore: named(found, id.to_string()) }
+        }
+    }
+}
+
+fn unnamed() -> Reference {
+    Reference::default()
+}
+
+pub(super) fn scope_text(scope: &Scope) -> String {
+    match scope {
+        Scope::Site {} => "everywhere".to_owned(),
+        Scope::Folder { folder } => format!("in folder {folder}"),
+        Scope::Vm { vm } => format!("for VM {vm}"),
+        Scope::Datastore { datastore } => format!("for datastore {datastore}"),
+    }
+}
+
+/// The tokens with a role: their records, names and roles.
+pub(super) fn tokens(index: &Index) -> impl Iterator<Item = (&Row<CredentialRecord>, &Name, &RoleAt)> {
+    index.credentials.iter().filter_map(|one| match &one.use_ {
+        CredentialUse::Token { name, role } => Some((one, name, role)),
+        CredentialUse::Session => None,
+    })
+}
+
+/// Refuses a name that a user or token has, or the control plane itself: records name who asked.
+pub(super) fn account_name_is_free(index: &Index, name: &Name) -> Result<(), Problem> {
+    let text = name.as_str();
+    let is_taken = [AUTOMATIC, SCHEDULER].contains(&text)
+        || index.users.iter().any(|user| user.name == *name)
+        || index.tokens.iter().any(|token| token.name == text)
+        || tokens(index).any(|(_, known, _)| known == name);
+    if is_taken { Err(taken("user or token", name)) } else { Ok(()) }
+}
+
+pub(super) fn find_user<'index>(
+    index: &'index Index,
+    named: &str,
+) -> Result<&'index Row<UserRecord>, Problem> {
+    by_name_or_id(&index.users, named).ok_or_else(|| no_such("user", named))
+}
+
+fn user_view(index: &Index, user: &UserRecord) -> User {
+    User {
+        id: user.id,
+        name: user.name.clone(),
+        created_unix_seconds: user.created_unix_seconds,
+        grants: grants_of(index, user),
+    }
+}
+
+fn grants_of(index: &Index, user: &UserRecord) -> Vec<Grant> {
+    let all = index.grants.iter().filter(|grant| grant.user == user.id);
+    all.map(|grant| grant_view(index, user, grant)).collect()
+}
+
+fn grant_view(index: &Index, user: &UserRecord, grant: &GrantRecord) -> Grant {
+    Grant {
+        id: grant.id,
+        user: user.name.clone(),
+        role: grant.role.role.clone(),
+        scope: scope_of(index, grant.role.place),
+        by: grant.by.clone(),
+        created_unix_seconds: grant.created_unix_seconds,
+    }
+}
+
+fn roles(index: &Index) -> Vec<Role> {
+    let built_in = BuiltInRole::ALL.into_iter().filter_map(|role| {
+        let name = Name::new(role.as_str()).ok()?;
+        Some(Role { name, privileges: role.privileges(), built_in: true })
+    });
+    built_in.chain(index.roles.iter().map(|role| role_view(role))).collect()
+}
+
+fn role_view(role: &RoleRecord) -> Role {
+    Role { name: role.name.clone(), privileges: role.privileges.clone(), built_in: false }
+}
+
+fn folder_view(index: &Index, folder: &FolderRecord) -> Folder {
+    let vms = index.vms.iter().filter(|vm| vm.folder == Some(folder.id)).count() as u64;
+    Folder { id: folder.id, name: folder.name.clone(), vms }
+}
+
+fn taken(kind: &str, name: &Name) -> Problem {
+    Problem::new(ErrorCode::NameTaken, format!("there is a {kind} {name} already"))
+        .next("choose another name")
+}
+
+pub(super) fn within(count: usize, most: usize, what: &str) -> Result<(), Problem> {
+    if count < most { Ok(()) } else { Err(problems::conflict(format!("there are {most} {what} already"))) }
+}
+
+fn hashed(password: &str, hash: &dyn PasswordHash) -> Result<String, Problem> {
+    if !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len()) {
+        return Err(problems::invalid(format!(
+            "a password has {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes"
+        )));
+    }
+    hash.hash(password).map_err(unchecked)
+}
+
+pub(super) fn unchecked(error: PasswordError) -> Problem {
+    Problem::new(ErrorCode::Unavailable, error.to_string()).next("use a token")
+}
+
+pub(super) fn no_random(error: getrandom::Error) -> Problem {
+    Problem::new(ErrorCode::Unavailable, format!("the system gives no random numbers: {error}"))
+}

@@ -1,0 +1,304 @@
+//! Tokens for programs, sessions, and the access log.
+
+use strongroom_api::access::{
+    AccessEntry, AccessKind, AccessLogQuery, CreateToken, NewSession, NewToken, Session, SignIn, Token,
+};
+use strongroom_api::{ErrorCode, Page, Privilege, Problem};
+use strongroom_types::hex;
+use uuid::Uuid;
+
+use super::access::no_such;
+use super::accounts::{
+    account_name_is_free, covers, must_have, no_random, place_of_scope, scope_of, scope_text, tokens,
+    unchecked, with_role, within,
+};
+use super::views::limit;
+use super::wishes::Caller;
+use super::{Control, Stop};
+use crate::bearer;
+use crate::inventory::{Index, Row};
+use crate::passwords::{PasswordHash, Verdict, step_of_code};
+use crate::problems;
+use crate::records::{CredentialRecord, CredentialUse, Place, Principal, RoleAt, UserRecord, event_id};
+
+/// The longest life of a token, in seconds: 366 days.
+pub const TOKEN_LIFE_MAX_SECONDS: u64 = 366 * 86_400;
+/// The life of a session, in seconds: a working day.
+pub const SESSION_LIFE_SECONDS: u64 = 12 * 3600;
+/// The most tokens.
+const TOKENS_MAX: usize = 10_000;
+/// The most sessions of one user; a new one ends the oldest.
+const SESSIONS_OF_ONE_MAX: usize = 16;
+/// The key under which refused sign-ins are counted for the access log.
+const REFUSED_SIGN_INS: &str = "sign-in";
+
+impl Control {
+    /// Makes a token for programs.
+    ///
+    /// # Errors
+    /// [`Problem`], as for all methods here.
+    pub fn create_token(&self, caller: &Caller, wish: &CreateToken) -> Result<NewToken, Problem> {
+        let token = bearer::fresh().map_err(no_random)?;
+        let id = Uuid::new_v4();
+        let message =
+            format!("token {} was made, with role {} {}", wish.name, wish.role, scope_text(&wish.scope));
+        let info = self.change(caller, message, |index, rights| {
+            let now = self.now_unix_ms() / 1000;
+            if wish.expires_unix_seconds <= now || wish.expires_unix_seconds > now + TOKEN_LIFE_MAX_SECONDS {
+                return Err(problems::invalid("a token ends within 366 days from now"));
+            }
+            account_name_is_free(index, &wish.name)?;
+            within(tokens(index).count(), TOKENS_MAX, "tokens")?;
+            let place = place_of_scope(index, rights, &wish.scope)?;
+            let privileges = super::access::privileges_of(index, &wish.role)
+                .ok_or_else(|| no_such("role", wish.role.as_str()))?;
+            covers(index, rights, place, &privileges)?;
+            let user = match caller.principal {
+                Principal::Machine => None,
+                Principal::User(user) => Some(user),
+                Principal::Token(_) => {
+                    // It would outlive the token that made it.
+                    must_have(rights, index, place, Privilege::Roles)?;
+                    owner(index, caller)
+                }
+            };
+            let record = CredentialRecord {
+                sha256: bearer::sha256(&token),
+                id,
+                user,
+                use_: CredentialUse::Token {
+                    name: wish.name.clone(),
+                    role: RoleAt { role: wish.role.clone(), place },
+                },
+                created_unix_seconds: now,
+                expires_unix_seconds: wish.expires_unix_seconds,
+            };
+            let info = view(index, &record).ok_or_else(|| no_such("token", wish.name.as_str()))?;
+            Ok((info, with_role(index, self.draft().create(&record), &wish.role)))
+        })?;
+        Ok(NewToken { info, token: token.into() })
+    }
+
+    /// Replaces a token by another one with the same role and end. The old one ends at once.
+    pub fn rotate_token(&self, caller: &Caller, named: &str) -> Result<NewToken, Problem> {
+        let token = bearer::fresh().map_err(no_random)?;
+        let info = self.change(caller, format!("token {named} was rotated"), |index, rights| {
+            let known = own_token(index, caller, named)?;
+            if let CredentialUse::Token { role, .. } = &known.use_ {
+                let privileges = super::access::privileges_of(index, &role.role).unwrap_or_default();
+                covers(index, rights, role.place, &privileges)?;
+            }
+            let record = CredentialRecord {
+                sha256: bearer::sha256(&token),
+                created_unix_seconds: self.now_unix_ms() / 1000,
+                ..CredentialRecord::clone(&known.record)
+            };
+            let info = view(index, &record).ok_or_else(|| no_such("token", named))?;
+            Ok((info, self.draft().remove(known).create(&record)))
+        })?;
+        Ok(NewToken { info, token: token.into() })
+    }
+
+    /// Ends a token.
+    pub fn revoke_token(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
+        self.change(caller, format!("token {named} was revoked"), |index, _| {
+            let known = own_token(index, caller, named)?;
+            Ok(((), self.draft().remove(known)))
+        })
+    }
+
+    /// The tokens of a caller; all of them for one that may manage or review roles.
+    pub fn list_tokens(&self, caller: &Caller) -> Vec<Token> {
+        let index = self.inventory.read();
+        views(&index, |token| is_own_token(&index, caller, token))
+    }
+
+    /// The sessions of a caller; all of them for one that may manage roles.
+    pub fn list_sessions(&self, caller: &Caller) -> Vec<Session> {
+        let index = self.inventory.read();
+        let sessions = index.credentials.iter().filter(|one| one.use_ == CredentialUse::Session);
+        let own = sessions.filter(|session| is_own_session(&index, caller, session));
+        own.filter_map(|session| session_view(&index, session)).collect()
+    }
+
+    /// Ends a session.
+    pub fn end_session(&self, caller: &Caller, id: Uuid) -> Result<(), Problem> {
+        self.change(caller, format!("session {id} was ended"), |index, _| {
+            let mut sessions = index.credentials.iter().filter(|one| one.use_ == CredentialUse::Session);
+            let found = sessions.find(|one| one.id == id && is_own_session(index, caller, one));
+            let session = found.ok_or_else(|| no_such("session", &id.to_string()))?;
+            Ok(((), self.draft().remove(session)))
+        })
+    }
+
+    /// Signs a user in. It takes about a second, for an unknown user as well.
+    ///
+    /// # Errors
+    /// `unauthorized`, which does not say what was wrong.
+    pub fn sign_in(
+        &self,
+        from: std::net::IpAddr,
+        wish: &SignIn,
+        hash: &dyn PasswordHash,
+    ) -> Result<NewSession, Problem> {
+        let caller = Caller { from: Some(from), ..Caller::machine(wish.user.as_str()) };
+        let user = {
+            let index = self.inventory.read();
+            index.users.iter().find(|user| user.name == wish.user).cloned()
+        };
+        let verdict = match &user {
+            Some(user) => hash.verify(wish.password.expose(), &user.password).map_err(unchecked)?,
+            None => {
+                // The time must not tell which users there are.
+                hash.hash(wish.password.expose()).map_err(unchecked)?;
+                Verdict::Wrong
+            }
+        };
+        let refused = || -> Problem {
+            let message = format!("sign-in as {} was refused", wish.user);
+            let entry = caller.entry_of(AccessKind::SignInRefused, message);
+            match self.record_limited(REFUSED_SIGN_INS, entry) {
+                Ok(()) => Problem::new(ErrorCode::Unauthorized, "user, password or code is wrong")
+                    .next("each code counts once: wait for the next one"),
+                Err(problem) => problem,
+            }
+        };
+        let (Some(user), Verdict::Right) = (user, verdict) else { return Err(refused()) };
+        let token = bearer::fresh().map_err(no_random)?;
+        let id = Uuid::new_v4();
+        let session = self.race(|| {
+            let (session, draft) = {
+                let index = self.inventory.read();
+                // The same user with the same password as was compared.
+                let present = index.users.get(&user.id.to_string());
+                let Some(present) = present.filter(|now| now.password == user.password) else {
+                    return Ok::<_, Stop>(None);
+                };
+                let now = self.now_unix_ms() / 1000;
+                let secret = hex_bytes(&present.totp_secret);
+                let Some(step) = step_of_code(&secret, &wish.code, now, present.totp_step) else {
+                    return Ok(None);
+                };
+                let used = UserRecord { totp_step: step, ..UserRecord::clone(&present.record) };
+                let record = CredentialRecord {
+                    sha256: bearer::sha256(&token),
+                    id,
+                    user: Some(user.id),
+                    use_: CredentialUse::Session,
+                    created_unix_seconds: now,
+                    expires_unix_seconds: now + SESSION_LIFE_SECONDS,
+                };
+                let mut old: Vec<_> = index
+                    .credentials
+                    .iter()
+                    .filter(|one| one.user == Some(user.id) && one.use_ == CredentialUse::Session)
+                    .collect();
+                old.sort_unstable_by_key(|one| std::cmp::Reverse(one.created_unix_seconds));
+                let mut draft = self.draft().replace(present, &used).create(&record);
+                for one in old.into_iter().skip(SESSIONS_OF_ONE_MAX - 1) {
+                    draft = draft.remove(one);
+                }
+                (session_view(&index, &record), draft)
+            };
+            let entry = caller.entry_of(AccessKind::SignedIn, format!("{} signed in", wish.user));
+            self.inventory.commit(draft.access(entry))?;
+            Ok(session)
+        })?;
+        session.map(|session| NewSession { session, token: token.into() }).ok_or_else(refused)
+    }
+
+    /// A page of the access log. That it was read is in it.
+    pub fn access_log(&self, caller: &Caller, query: &AccessLogQuery) -> Result<Page<AccessEntry>, Problem> {
+        let limit = limit(query.limit)?;
+        self.record_access(caller.entry_of(AccessKind::Read, "the access log was read"))?;
+        let index = self.inventory.read();
+        let (items, total): (Vec<AccessEntry>, usize) = match query.after {
+            Some(after) => {
+                let after = event_id(after);
+                let later = index.access.after(&after);
+                (later.take(limit).map(|row| row.0.clone()).collect(), index.access.after(&after).count())
+            }
+            None => {
+                let newest = index.access.iter().rev().take(limit);
+                let mut newest: Vec<_> = newest.map(|row| row.0.clone()).collect();
+                newest.reverse();
+                (newest, index.access.len())
+            }
+        };
+        let more = query.after.is_some() && total > items.len();
+        let next = items.last().filter(|_| more).map(|entry| entry.id.to_string());
+        Ok(Page { items, total: total as u64, next })
+    }
+}
+
+/// The user that a caller acts for.
+fn owner(index: &Index, caller: &Caller) -> Option<Uuid> {
+    match caller.principal {
+        Principal::Machine => None,
+        Principal::User(user) => Some(user),
+        Principal::Token(id) => index.credentials.iter().find(|one| one.id == id).and_then(|one| one.user),
+    }
+}
+
+fn manages_roles(index: &Index, caller: &Caller) -> bool {
+    let rights = super::access::Rights::of(index, caller.principal);
+    rights.at(index, Place::Site).has(Privilege::Roles)
+}
+
+fn is_own_token(index: &Index, caller: &Caller, token: &CredentialRecord) -> bool {
+    let owner = owner(index, caller);
+    manages_roles(index, caller) || (owner.is_some() && token.user == owner)
+}
+
+fn is_own_session(index: &Index, caller: &Caller, session: &CredentialRecord) -> bool {
+    let own = match caller.principal {
+        Principal::User(user) => session.user == Some(user),
+        Principal::Machine | Principal::Token(_) => false,
+    };
+    own || manages_roles(index, caller)
+}
+
+/// The token with this name or id, if the caller may manage it.
+fn own_token<'index>(
+    index: &'index Index,
+    caller: &Caller,
+    named: &str,
+) -> Result<&'index Row<CredentialRecord>, Problem> {
+    let found = tokens(index).find(|(one, name, _)| name.as_str() == named || one.id.to_string() == named);
+    let found = found.map(|(one, _, _)| one).filter(|one| is_own_token(index, caller, one));
+    found.ok_or_else(|| no_such("token", named))
+}
+
+/// Tokens as callers see them.
+pub(super) fn views(index: &Index, which: impl Fn(&CredentialRecord) -> bool) -> Vec<Token> {
+    index.credentials.iter().filter(|one| which(one)).filter_map(|one| view(index, one)).collect()
+}
+
+fn view(index: &Index, token: &CredentialRecord) -> Option<Token> {
+    let CredentialUse::Token { name, role } = &token.use_ else { return None };
+    let user = token.user.and_then(|user| index.users.get(&user.to_string()));
+    Some(Token {
+        id: token.id,
+        name: name.clone(),
+        user: user.map(|user| user.name.clone()),
+        role: role.role.clone(),
+        scope: scope_of(index, role.place),
+        created_unix_seconds: token.created_unix_seconds,
+        expires_unix_seconds: token.expires_unix_seconds,
+    })
+}
+
+fn session_view(index: &Index, session: &CredentialRecord) -> Option<Session> {
+    let user = index.users.get(&session.user?.to_string())?;
+    Some(Session {
+        id: session.id,
+        user: user.name.clone(),
+        created_unix_seconds: session.created_unix_seconds,
+        expires_unix_seconds: session.expires_unix_seconds,
+    })
+}
+
+/// The bytes of a record's hexadecimal text. A damaged one is empty, and no code fits it.
+fn hex_bytes(text: &str) -> Vec<u8> {
+    hex::decode(text).unwrap_or_default()
+}

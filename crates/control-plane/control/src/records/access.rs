@@ -1,0 +1,162 @@
+//! Who may do what: users, roles, folders, grants, credentials, and the log of access.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use strongroom_api::access::AccessEntry;
+use strongroom_api::{Name, Privilege, PrivilegeSet};
+use strongroom_types::{DatastoreId, VmId};
+use uuid::Uuid;
+
+/// A user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserRecord {
+    /// Its id.
+    pub id: Uuid,
+    /// Its name.
+    pub name: Name,
+    /// The hash of its password, with its salt and cost.
+    pub password: String,
+    /// The secret of its second factor, in hexadecimal. It must be known to check a code, so the
+    /// store has it as it is.
+    pub totp_secret: String,
+    /// The step of the last code that was accepted: no code is accepted twice.
+    pub totp_step: u64,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_seconds: u64,
+}
+
+/// A role of the site's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoleRecord {
+    /// Its id.
+    pub id: Uuid,
+    /// Its name.
+    pub name: Name,
+    /// Its privileges.
+    pub privileges: PrivilegeSet,
+}
+
+/// A folder of VMs and volumes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderRecord {
+    /// Its id.
+    pub id: Uuid,
+    /// Its name.
+    pub name: Name,
+}
+
+/// Where a role counts, by ids, which do not change their meaning with names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "type", content = "id", rename_all = "snake_case")]
+pub enum Place {
+    /// Everywhere.
+    Site,
+    /// A folder, and what is in it.
+    Folder(Uuid),
+    /// A VM, or the holder of a volume.
+    Vm(VmId),
+    /// A datastore, without the VMs in it.
+    Datastore(DatastoreId),
+}
+
+/// A role at a place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoleAt {
+    /// The role's name.
+    pub role: Name,
+    /// Where it counts.
+    pub place: Place,
+}
+
+/// A role that a user has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantRecord {
+    /// Its id.
+    pub id: Uuid,
+    /// The user.
+    pub user: Uuid,
+    /// The role, and where it counts.
+    #[serde(flatten)]
+    pub role: RoleAt,
+    /// Who gave it.
+    pub by: String,
+    /// When, in seconds since 1970.
+    pub created_unix_seconds: u64,
+}
+
+/// The use of a credential.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "use", rename_all = "snake_case")]
+pub enum CredentialUse {
+    /// A session: the rights of its user.
+    Session,
+    /// A token for programs: its role, and no more than its user has.
+    Token {
+        /// Its name.
+        name: Name,
+        /// Its role.
+        #[serde(flatten)]
+        role: RoleAt,
+    },
+}
+
+/// A session or a token for programs. The first token is a
+/// [`TokenRecord`](super::TokenRecord): a control plane of an earlier version, which knows no roles,
+/// does not know these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CredentialRecord {
+    /// SHA-256 of the bearer token, in hexadecimal.
+    pub sha256: String,
+    /// Its id.
+    pub id: Uuid,
+    /// The user that it acts for; absent for a token that the first token made.
+    pub user: Option<Uuid>,
+    /// Its use.
+    #[serde(flatten)]
+    pub use_: CredentialUse,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_seconds: u64,
+    /// When it ends, in seconds since 1970.
+    pub expires_unix_seconds: u64,
+}
+
+/// Who asks, as long as it may: what a task is checked with when it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "type", content = "id", rename_all = "snake_case")]
+pub enum Principal {
+    /// The control plane, or the first token of its machine.
+    Machine,
+    /// A user.
+    User(Uuid),
+    /// A token for programs, by its id.
+    Token(Uuid),
+}
+
+/// Privileges that are needed on an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeedAt {
+    /// The object.
+    pub place: Place,
+    /// The privileges.
+    pub privileges: Vec<Privilege>,
+}
+
+/// Who asked for a task, from where, and what that took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskedBy {
+    /// Who.
+    pub principal: Principal,
+    /// What it took.
+    pub needs: Vec<NeedAt>,
+}
+
+/// An entry of the access log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AccessRecord(pub AccessEntry);
+
+/// The text of an address in records.
+pub fn address_text(from: IpAddr) -> String {
+    from.to_canonical().to_string()
+}

@@ -1,0 +1,294 @@
+//! Users, roles, folders, grants, tokens, sessions, and the access log.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use strongroom_api::access::{
+    AccessEntry, AccessLogQuery, ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken,
+    CreateUser, Done, Explain, Explanation, Folder, Grant, Me, MoveVm, NewSession, NewToken, NewUser, Review,
+    Role, Session, SignIn, Token, User,
+};
+use strongroom_api::task::Task;
+use strongroom_api::vm::PowerOptions;
+use strongroom_api::{ErrorBody, ErrorCode, ListQuery, Page};
+use uuid::Uuid;
+
+use super::super::Api;
+use super::super::ask::{Asked, Named, Wish, read_open};
+use super::super::token::{Asker, From};
+use super::{Answer, blocking};
+use crate::engine::views::page_of;
+
+/// Something that was made.
+type Made<T> = Answer<(StatusCode, Json<T>)>;
+
+fn made<T>(thing: T) -> (StatusCode, Json<T>) {
+    (StatusCode::CREATED, Json(thing))
+}
+
+/// Begins a session with a password and a code. Sign-ins that fail are slowed down; no account is
+/// ever locked.
+#[utoipa::path(post, path = "/v1/sessions", operation_id = "sign_in", tag = "access", request_body = SignIn,
+    responses((status = 201, body = NewSession), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn sign_in(
+    State(api): State<Api>,
+    From(from): From,
+    request: axum::extract::Request,
+) -> Made<NewSession> {
+    let wish: SignIn = read_open(request).await?;
+    let signs = api.clone();
+    let turn = signs.sign_ins.turn(from, wish.user.as_str()).await?;
+    let passwords = std::sync::Arc::clone(&api.passwords);
+    let signed = blocking(api, move |control| control.sign_in(from, &wish, passwords.as_ref())).await;
+    match &signed {
+        Ok(_) => turn.succeeded(),
+        Err(refusal) if refusal.0.code == ErrorCode::Unauthorized => turn.failed(),
+        Err(_) => drop(turn),
+    }
+    signed.map(made)
+}
+
+/// The caller's sessions; all sessions for a caller with the privilege `roles`.
+#[utoipa::path(get, path = "/v1/sessions", operation_id = "session_list", tag = "access", params(ListQuery),
+    responses((status = 200, body = Page<Session>), (status = "4XX", body = ErrorBody)))]
+pub async fn session_list(
+    State(api): State<Api>,
+    asker: Asker,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Session>>> {
+    let all = api.control.list_sessions(&asker.admitted.caller);
+    Ok(Json(page_of("sessions", all, &query, |item| item.id.to_string())?))
+}
+
+/// Ends a session.
+#[utoipa::path(delete, path = "/v1/sessions/{session}", operation_id = "session_end", tag = "access",
+    params(("session" = Uuid, Path, description = "Its id.")),
+    responses((status = 200, body = Done), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn session_end(
+    State(api): State<Api>,
+    Named(session): Named<Uuid>,
+    wish: Wish<PowerOptions>,
+) -> Answer<Json<Done>> {
+    blocking(api, move |control| control.end_session(&wish.caller, session)).await.map(|()| Json(Done {}))
+}
+
+/// The caller, and what it may do.
+#[utoipa::path(get, path = "/v1/me", operation_id = "me_show", tag = "access",
+    responses((status = 200, body = Me), (status = "4XX", body = ErrorBody)))]
+pub async fn me_show(State(api): State<Api>, asker: Asker) -> Json<Me> {
+    Json(api.control.me(&asker.admitted.caller))
+}
+
+/// Users, with their roles.
+#[utoipa::path(get, path = "/v1/users", operation_id = "user_list", tag = "access", params(ListQuery),
+    responses((status = 200, body = Page<User>), (status = "4XX", body = ErrorBody)))]
+pub async fn user_list(State(api): State<Api>, Asked(query): Asked<ListQuery>) -> Answer<Json<Page<User>>> {
+    Ok(Json(page_of("users", api.control.list_users(), &query, |item| item.name.to_string())?))
+}
+
+/// Makes a user, which has no role yet. The answer has the secret of its second factor, once.
+#[utoipa::path(post, path = "/v1/users", operation_id = "user_create", tag = "access", request_body = CreateUser,
+    responses((status = 201, body = NewUser), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn user_create(State(api): State<Api>, wish: Wish<CreateUser>) -> Made<NewUser> {
+    let passwords = std::sync::Arc::clone(&api.passwords);
+    let create = move |control: &crate::engine::Control| {
+        control.create_user(&wish.caller, &wish.body, passwords.as_ref())
+    };
+    blocking(api, create).await.map(made)
+}
+
+/// Deletes a user with its roles, sessions and tokens.
+#[utoipa::path(delete, path = "/v1/users/{user}", operation_id = "user_delete", tag = "access",
+    params(("user" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = Done), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn user_delete(
+    State(api): State<Api>,
+    Named(user): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Answer<Json<Done>> {
+    blocking(api, move |control| control.delete_user(&wish.caller, &user)).await.map(|()| Json(Done {}))
+}
+
+/// Sets a user's password, and ends its sessions. A user gives its present one with it.
+#[utoipa::path(post, path = "/v1/users/{user}/password", operation_id = "user_password", tag = "access",
+    params(("user" = String, Path, description = "Name or id.")), request_body = ChangePassword,
+    responses((status = 200, body = Done), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn user_password(
+    State(api): State<Api>,
+    From(from): From,
+    Named(user): Named<String>,
+    wish: Wish<ChangePassword>,
+) -> Answer<Json<Done>> {
+    let signs = api.clone();
+    // A guess at the present password takes its turn as a sign-in does.
+    let turn = signs.sign_ins.turn(from, &user).await?;
+    let passwords = std::sync::Arc::clone(&api.passwords);
+    let change = move |control: &crate::engine::Control| {
+        control.change_password(&wish.caller, &user, &wish.body, passwords.as_ref())
+    };
+    let changed = blocking(api, change).await;
+    match &changed {
+        Err(refusal) if refusal.0.code == ErrorCode::Forbidden => turn.failed(),
+        Ok(()) | Err(_) => drop(turn),
+    }
+    changed.map(|()| Json(Done {}))
+}
+
+/// Roles, with what each permits.
+#[utoipa::path(get, path = "/v1/roles", operation_id = "role_list", tag = "access", params(ListQuery),
+    responses((status = 200, body = Page<Role>), (status = "4XX", body = ErrorBody)))]
+pub async fn role_list(State(api): State<Api>, Asked(query): Asked<ListQuery>) -> Answer<Json<Page<Role>>> {
+    Ok(Json(page_of("roles", api.control.list_roles(), &query, |item| item.name.to_string())?))
+}
+
+/// Makes a role. It has no privilege that its maker does not have.
+#[utoipa::path(post, path = "/v1/roles", operation_id = "role_create", tag = "access", request_body = CreateRole,
+    responses((status = 201, body = Role), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn role_create(State(api): State<Api>, wish: Wish<CreateRole>) -> Made<Role> {
+    blocking(api, move |control| control.create_role(&wish.caller, &wish.body)).await.map(made)
+}
+
+/// Deletes a role that nobody has.
+#[utoipa::path(delete, path = "/v1/roles/{role}", operation_id = "role_delete", tag = "access",
+    params(("role" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Done), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn role_delete(
+    State(api): State<Api>,
+    Named(role): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Answer<Json<Done>> {
+    blocking(api, move |control| control.delete_role(&wish.caller, &role)).await.map(|()| Json(Done {}))
+}
+
+/// Folders.
+#[utoipa::path(get, path = "/v1/folders", operation_id = "folder_list", tag = "access", params(ListQuery),
+    responses((status = 200, body = Page<Folder>), (status = "4XX", body = ErrorBody)))]
+pub async fn folder_list(
+    State(api): State<Api>,
+    asker: Asker,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Folder>>> {
+    let all = api.control.list_folders(&asker.rights(&api.control));
+    Ok(Json(page_of("folders", all, &query, |item| item.name.to_string())?))
+}
+
+/// Makes a folder.
+#[utoipa::path(post, path = "/v1/folders", operation_id = "folder_create", tag = "access", request_body = CreateFolder,
+    responses((status = 201, body = Folder), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn folder_create(State(api): State<Api>, wish: Wish<CreateFolder>) -> Made<Folder> {
+    blocking(api, move |control| control.create_folder(&wish.caller, &wish.body)).await.map(made)
+}
+
+/// Deletes a folder that nothing is in.
+#[utoipa::path(delete, path = "/v1/folders/{folder}", operation_id = "folder_delete", tag = "access",
+    params(("folder" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = Done), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn folder_delete(
+    State(api): State<Api>,
+    Named(folder): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Answer<Json<Done>> {
+    blocking(api, move |control| control.delete_folder(&wish.caller, &folder)).await.map(|()| Json(Done {}))
+}
+
+/// Moves a VM, or a volume that no VM has, into a folder or out of all. The caller has every
+/// privilege that the roles of the folder then have on it.
+#[utoipa::path(post, path = "/v1/vms/{vm}/folder", operation_id = "vm_move", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<MoveVm>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_move(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<MoveVm>,
+) -> Answer<(StatusCode, Json<Task>)> {
+    let task = blocking(api, move |control| control.move_vm(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Gives a user a role. The caller has the privilege `roles` there, and every privilege of the role.
+#[utoipa::path(post, path = "/v1/grants", operation_id = "grant_create", tag = "access", request_body = CreateGrant,
+    responses((status = 201, body = Grant), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn grant_create(State(api): State<Api>, wish: Wish<CreateGrant>) -> Made<Grant> {
+    blocking(api, move |control| control.create_grant(&wish.caller, &wish.body)).await.map(made)
+}
+
+/// Takes a role from a user.
+#[utoipa::path(delete, path = "/v1/grants/{grant}", operation_id = "grant_delete", tag = "access",
+    params(("grant" = Uuid, Path, description = "Its id.")),
+    responses((status = 200, body = Done), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn grant_delete(
+    State(api): State<Api>,
+    Named(grant): Named<Uuid>,
+    wish: Wish<PowerOptions>,
+) -> Answer<Json<Done>> {
+    blocking(api, move |control| control.delete_grant(&wish.caller, grant)).await.map(|()| Json(Done {}))
+}
+
+/// The caller's tokens for programs; all of them for a caller with the privilege `roles`.
+#[utoipa::path(get, path = "/v1/tokens", operation_id = "token_list", tag = "access", params(ListQuery),
+    responses((status = 200, body = Page<Token>), (status = "4XX", body = ErrorBody)))]
+pub async fn token_list(
+    State(api): State<Api>,
+    asker: Asker,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Token>>> {
+    let all = api.control.list_tokens(&asker.admitted.caller);
+    Ok(Json(page_of("tokens", all, &query, |item| item.name.to_string())?))
+}
+
+/// Makes a token for programs. The answer has it, once.
+#[utoipa::path(post, path = "/v1/tokens", operation_id = "token_create", tag = "access", request_body = CreateToken,
+    responses((status = 201, body = NewToken), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn token_create(State(api): State<Api>, wish: Wish<CreateToken>) -> Made<NewToken> {
+    blocking(api, move |control| control.create_token(&wish.caller, &wish.body)).await.map(made)
+}
+
+/// Replaces a token by another one with the same role and end. The old one ends at once.
+#[utoipa::path(post, path = "/v1/tokens/{token}/rotate", operation_id = "token_rotate", tag = "access",
+    params(("token" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    responses((status = 201, body = NewToken), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn token_rotate(
+    State(api): State<Api>,
+    Named(token): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Made<NewToken> {
+    blocking(api, move |control| control.rotate_token(&wish.caller, &token)).await.map(made)
+}
+
+/// Ends a token.
+#[utoipa::path(delete, path = "/v1/tokens/{token}", operation_id = "token_revoke", tag = "access",
+    params(("token" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = Done), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn token_revoke(
+    State(api): State<Api>,
+    Named(token): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Answer<Json<Done>> {
+    blocking(api, move |control| control.revoke_token(&wish.caller, &token)).await.map(|()| Json(Done {}))
+}
+
+/// Who may do what. That it was read is in the access log.
+#[utoipa::path(get, path = "/v1/access", operation_id = "access_review", tag = "access",
+    responses((status = 200, body = Review), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn access_review(State(api): State<Api>, asker: Asker) -> Answer<Json<Review>> {
+    blocking(api, move |control| control.access_review(&asker.admitted.caller)).await.map(Json)
+}
+
+/// Whether a user may call an operation, and why.
+#[utoipa::path(post, path = "/v1/access/explanations", operation_id = "access_explain", tag = "access", request_body = Explain,
+    responses((status = 200, body = Explanation), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn access_explain(State(api): State<Api>, wish: Wish<Explain>) -> Answer<Json<Explanation>> {
+    blocking(api, move |control| control.explain_access(&wish.body)).await.map(Json)
+}
+
+/// The access log: sign-ins, refusals, tickets, changes of roles, oldest first: the newest entries,
+/// or those after a number. That it was read is in it.
+#[utoipa::path(get, path = "/v1/access/log", operation_id = "access_log", tag = "access", params(AccessLogQuery),
+    responses((status = 200, body = Page<AccessEntry>), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn access_log(
+    State(api): State<Api>,
+    asker: Asker,
+    Asked(query): Asked<AccessLogQuery>,
+) -> Answer<Json<Page<AccessEntry>>> {
+    blocking(api, move |control| control.access_log(&asker.admitted.caller, &query)).await.map(Json)
+}

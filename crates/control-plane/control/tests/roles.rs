@@ -1,0 +1,503 @@
+//! Who may do what: sign-in, roles, scopes, tokens, and the ways around them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use strongroom_api::access::{CreateGrant, CreateUser, Scope};
+use strongroom_api::guard::{Guard, Needs, Part};
+use strongroom_api::task::TaskState;
+use strongroom_api::{BuiltInRole, OPERATIONS, Privilege, operation};
+use strongroom_control::engine::Caller;
+use strongroom_control::engine::access::PathPart;
+use strongroom_control::passwords::code_at;
+use strongroom_control::records::Principal;
+use support::client::{Answer, Client};
+use support::passwords::Argon2id;
+use support::server::Server;
+use support::{settle_down, with_vms};
+
+const PASSWORD: &str = "correct horse battery";
+const NO_CRYPTOGRAPHY: &str = "no-cryptography-administrator";
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+fn from_base32(text: &str) -> Vec<u8> {
+    let letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let bits: String = text.chars().map(|one| format!("{:05b}", letters.find(one).unwrap())).collect();
+    (0..bits.len() / 8).map(|at| u8::from_str_radix(&bits[at * 8..at * 8 + 8], 2).unwrap()).collect()
+}
+
+fn code(made: &Answer) -> String {
+    code_at(&from_base32(made.json()["totp_secret"].as_str().unwrap()), now())
+}
+
+/// A user with a role, signed in.
+fn user(server: &Server, name: &str, role: &str, scope: &Value) -> Client {
+    let mut admin = server.client();
+    let made = admin.post("/v1/users", &json!({ "name": name, "password": PASSWORD }));
+    assert_eq!(made.status, 201, "{}", made.body);
+    grant(&mut admin, name, role, scope);
+    let mut client = server.client();
+    let signed =
+        client.post("/v1/sessions", &json!({ "user": name, "password": PASSWORD, "code": code(&made) }));
+    assert_eq!(signed.status, 201, "{}", signed.body);
+    client.token = signed.json()["token"].as_str().unwrap().to_owned();
+    client
+}
+
+fn grant(admin: &mut Client, user: &str, role: &str, scope: &Value) -> String {
+    let granted = admin.post("/v1/grants", &json!({ "user": user, "role": role, "scope": scope }));
+    assert_eq!(granted.status, 201, "{}", granted.body);
+    granted.json()["id"].as_str().unwrap().to_owned()
+}
+
+fn site() -> Value {
+    json!({ "type": "site" })
+}
+
+/// A server with an encrypted VM `web1` and one in plain text, `clear1`.
+fn with_two_vms(home: &Path) -> Server {
+    let server = Server::start(home);
+    let mut admin = server.client();
+    let added = admin.post("/v1/datastores", &json!({ "name": "ds1", "path": "/srv/ds1" }));
+    admin.done(&added);
+    for (name, encrypted) in [("web1", true), ("clear1", false)] {
+        let wish = json!({ "name": name, "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }],
+            "encryption": { "encrypted": encrypted } });
+        let created = admin.post("/v1/vms", &wish);
+        admin.done(&created);
+    }
+    server
+}
+
+#[test]
+fn a_session_takes_a_password_and_a_code_that_counts_once() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut admin = server.client();
+    let made = admin.post("/v1/users", &json!({ "name": "ada", "password": PASSWORD }));
+    assert_eq!(made.status, 201, "{}", made.body);
+    let code = code(&made);
+    let mut client = server.client();
+    client.token.clear();
+    let mut sign_in = |user: &str, password: &str, code: &str| {
+        client.post("/v1/sessions", &json!({ "user": user, "password": password, "code": code }))
+    };
+    let wrong_code = if code == "000000" { "000001" } else { "000000" };
+    let refused = [
+        sign_in("ada", "correct horse batterz", &code),
+        sign_in("ada", PASSWORD, wrong_code),
+        sign_in("bob", PASSWORD, &code),
+    ];
+    for answer in &refused {
+        assert_eq!((answer.status, &answer.body), (401, &refused[0].body));
+    }
+    let signed = sign_in("ada", PASSWORD, &code);
+    assert_eq!(signed.status, 201, "{}", signed.body);
+    assert_eq!(sign_in("ada", PASSWORD, &code).status, 401, "a code counts once");
+    let mut ada = server.client();
+    ada.token = signed.json()["token"].as_str().unwrap().to_owned();
+    let me = ada.get("/v1/me").json();
+    assert_eq!((&me["name"], &me["site"]), (&json!("ada"), &json!([])));
+    let store = std::fs::read(home.path().join("store.redb")).unwrap();
+    for secret in [PASSWORD, &ada.token] {
+        assert!(!store.windows(secret.len()).any(|here| here == secret.as_bytes()));
+    }
+    let log = admin.get("/v1/access/log").json();
+    let kinds: Vec<&str> =
+        log["items"].as_array().unwrap().iter().map(|entry| entry["kind"].as_str().unwrap()).collect();
+    assert_eq!(
+        kinds,
+        [
+            "changed",
+            "sign_in_refused",
+            "sign_in_refused",
+            "sign_in_refused",
+            "signed_in",
+            "sign_in_refused",
+            "read"
+        ]
+    );
+    assert!(log["items"].as_array().unwrap().iter().all(|entry| entry["from"] == "127.0.0.1"), "{log}");
+    // Another password ends the sessions.
+    let changed = admin.post("/v1/users/ada/password", &json!({ "password": "another long password" }));
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    assert_eq!(ada.get("/v1/me").status, 401);
+}
+
+/// Each way that leads to what an encrypted guest keeps. The same requests are possible for a VM in
+/// plain text, and for an administrator.
+#[test]
+fn an_administrator_without_cryptography_reaches_no_content() {
+    let home = tempfile::tempdir().unwrap();
+    let server = with_two_vms(home.path());
+    let mut admin = server.client();
+    let snapshot = admin.post("/v1/vms/web1/snapshots", &json!({ "name": "monday" }));
+    admin.done(&snapshot);
+    let mut mallory = user(&server, "mallory", NO_CRYPTOGRAPHY, &site());
+    let ways: &[(&str, &str, &str, Value)] = &[
+        ("guest agent", "POST", "/v1/vms/web1/snapshots", json!({ "name": "q", "quiesce_within_s": 5 })),
+        (
+            "guest agent",
+            "PATCH",
+            "/v1/vms/web1/snapshot-schedule",
+            json!({ "rules": [{ "every_s": 3600, "keep": 1, "quiesce_within_s": 5 }] }),
+        ),
+        ("screen", "POST", "/v1/vms/web1/tickets", json!({ "operation": "vnc" })),
+        ("screen", "PATCH", "/v1/vms/web1", json!({ "vnc": true })),
+        ("console", "POST", "/v1/vms/web1/tickets", json!({ "operation": "console" })),
+        ("console", "POST", "/v1/vms/web1/tickets", json!({ "operation": "console", "read_only": true })),
+        ("console", "POST", "/v1/vms/web1/tickets", json!({ "operation": "console_log" })),
+        ("seed", "POST", "/v1/vms/web1/tickets", json!({ "operation": "upload", "disk": "seed" })),
+        ("seed", "POST", "/v1/vms/web1/disks/seed/import", json!({ "ticket": "0".repeat(32) })),
+        ("ISO", "PATCH", "/v1/vms/web1", json!({ "cdrom": { "type": "image", "path": "/srv/boot/x.iso" } })),
+        ("kernel", "PATCH", "/v1/vms/web1", json!({ "boot": { "type": "kernel", "kernel": "/srv/boot/k" } })),
+        ("boot order", "PATCH", "/v1/vms/web1", json!({ "boot": { "type": "disk" } })),
+        ("devices", "PATCH", "/v1/vms/web1", json!({ "nics": [] })),
+        ("devices", "POST", "/v1/vms/web1/disks", json!({ "size_bytes": 1 << 20 })),
+        ("dump", "POST", "/v1/vms/web1/dumps", json!({})),
+        ("dump", "POST", "/v1/vms/web1/tickets", json!({ "operation": "dump", "number": 1 })),
+        (
+            "export",
+            "POST",
+            "/v1/vms/web1/tickets",
+            json!({ "operation": "export", "disk": "disk0", "format": "raw" }),
+        ),
+        ("revert, NVRAM", "POST", "/v1/vms/web1/snapshots/monday/revert", json!({})),
+        ("clone", "POST", "/v1/vms/web1/clone", json!({ "name": "copy" })),
+        ("clone", "POST", "/v1/vms/web1/clone", json!({ "name": "copy", "encrypted": false })),
+        (
+            "clone",
+            "POST",
+            "/v1/vms/web1/clone",
+            json!({ "name": "copy", "linked": true, "snapshot": "monday" }),
+        ),
+        (
+            "restore",
+            "POST",
+            "/v1/vms",
+            json!({ "name": "v", "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }] }),
+        ),
+        (
+            "key",
+            "POST",
+            "/v1/vms",
+            json!({ "name": "v", "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }],
+            "encryption": { "key": "key-0" } }),
+        ),
+        ("key", "POST", "/v1/vms/web1/key/rotate", json!({})),
+        ("policy downgrade", "POST", "/v1/policies", json!({ "name": "lax" })),
+        ("policy downgrade", "DELETE", "/v1/policies/any", json!({})),
+        (
+            "changed VM",
+            "POST",
+            "/v1/vms/register",
+            json!({ "directory": "web9", "accept_configuration": true }),
+        ),
+        ("changed VM", "POST", "/v1/vms/register", json!({ "directory": "web9" })),
+        ("changed VM", "POST", "/v1/datastores/ds1/rebuild", json!({ "accept_configuration": true })),
+        ("role", "POST", "/v1/roles", json!({ "name": "mine", "privileges": ["access"] })),
+        (
+            "role",
+            "POST",
+            "/v1/grants",
+            json!({ "user": "mallory", "role": "administrator", "scope": site() }),
+        ),
+        (
+            "token",
+            "POST",
+            "/v1/tokens",
+            json!({ "name": "t", "role": "administrator", "scope": site(),
+            "expires_unix_seconds": now() + 3600 }),
+        ),
+    ];
+    for (way, method, path, body) in ways {
+        let answer = mallory.ask(method, path, &[], Some(&body.to_string()));
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (403, "forbidden"),
+            "{way}: {path} {body}: {}",
+            answer.body
+        );
+    }
+    for change in [
+        json!({ "change": "clone", "volume": "web1/disk0", "name": "copy" }),
+        json!({ "change": "unbind", "volume": "web1/disk0", "name": "mine" }),
+        json!({ "change": "create", "name": "sealed", "size_bytes": 1 << 20 }),
+    ] {
+        let answer = mallory.post("/v1/volumes/changes", &json!({ "changes": [change] })).json();
+        assert_eq!(answer["changes"][0]["error"]["code"], "forbidden", "{answer}");
+    }
+    // A datastore in or over another one's directory.
+    for path in ["/srv/ds1/web1", "/srv", "/srv/ds1"] {
+        let added = mallory.post("/v1/datastores", &json!({ "name": "ds2", "path": path }));
+        assert_eq!((added.status, added.code().as_str()), (409, "name_taken"), "{}", added.body);
+    }
+    let up = mallory.post("/v1/datastores", &json!({ "name": "ds2", "path": "/srv/x/../ds1" }));
+    assert_eq!((up.status, up.code().as_str()), (422, "invalid"), "{}", up.body);
+    // What it may: run the VM, see it, and everything with one that is not encrypted.
+    assert_eq!(mallory.get("/v1/vms/web1").status, 200);
+    let started = mallory.post("/v1/vms/web1/start", &json!({}));
+    mallory.done(&started);
+    let started = mallory.post("/v1/vms/clear1/start", &json!({}));
+    mallory.done(&started);
+    assert_eq!(mallory.post("/v1/vms/clear1/tickets", &json!({ "operation": "console" })).status, 201);
+    let task = admin.get("/v1/tasks?limit=1").json();
+    assert_eq!(
+        (&task["items"][0]["by"], &task["items"][0]["from"]),
+        (&json!("mallory"), &json!("127.0.0.1"))
+    );
+    let log = admin.get("/v1/access/log?limit=1000").json();
+    let refusals = log["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["kind"] == "refused" && entry["by"] == "mallory");
+    assert_eq!(refusals.count(), 20, "the first of an hour are recorded");
+    // The same ways are open to an administrator of the site.
+    let ticket = admin.post("/v1/vms/web1/tickets", &json!({ "operation": "console" }));
+    assert_eq!(ticket.status, 201, "{}", ticket.body);
+}
+
+#[test]
+fn nobody_gives_or_takes_over_what_it_does_not_have() {
+    let home = tempfile::tempdir().unwrap();
+    let server = with_two_vms(home.path());
+    let mut admin = server.client();
+    let made = admin.post("/v1/folders", &json!({ "name": "tenant" }));
+    assert_eq!(made.status, 201, "{}", made.body);
+    drop(user(&server, "ada", "administrator", &site()));
+    drop(user(&server, "tess", "administrator", &json!({ "type": "folder", "folder": "tenant" })));
+    let mut mallory = user(&server, "mallory", NO_CRYPTOGRAPHY, &site());
+    let forbidden = |answer: &Answer| assert_eq!(answer.status, 403, "{}", answer.body);
+    // The password of one that may do more, and its deletion.
+    forbidden(&mallory.post("/v1/users/ada/password", &json!({ "password": "a password of mine" })));
+    forbidden(&mallory.ask("DELETE", "/v1/users/ada", &[], None));
+    // In the folder, Tess may read what the VM keeps.
+    forbidden(&mallory.post("/v1/vms/web1/folder", &json!({ "folder": "tenant" })));
+    let moved = admin.post("/v1/vms/web1/folder", &json!({ "folder": "tenant" }));
+    admin.done(&moved);
+    // What it has, it gives.
+    let role = mallory.post("/v1/roles", &json!({ "name": "starter", "privileges": ["view", "power"] }));
+    assert_eq!(role.status, 201, "{}", role.body);
+    let mut bob = user(&server, "bob", "starter", &json!({ "type": "vm", "vm": "web1" }));
+    let started = bob.post("/v1/vms/web1/start", &json!({}));
+    bob.done(&started);
+    forbidden(&bob.post("/v1/vms/web1/snapshots", &json!({ "name": "s" })));
+    forbidden(&bob.post("/v1/users", &json!({ "name": "eve", "password": PASSWORD })));
+    forbidden(&bob.post("/v1/grants", &json!({ "user": "bob", "role": "starter", "scope": site() })));
+    assert_eq!(admin.ask("DELETE", "/v1/roles/starter", &[], None).code(), "in_use");
+}
+
+#[test]
+fn what_a_caller_may_not_view_does_not_exist_for_it() {
+    let home = tempfile::tempdir().unwrap();
+    let server = with_two_vms(home.path());
+    let mut admin = server.client();
+    assert_eq!(admin.post("/v1/folders", &json!({ "name": "tenant" })).status, 201);
+    let moved = admin.post("/v1/vms/clear1/folder", &json!({ "folder": "tenant" }));
+    admin.done(&moved);
+    let web1 = admin.get("/v1/vms/web1").json();
+    let (id, volume) = (web1["id"].as_str().unwrap(), web1["disks"][0]["volume"].as_str().unwrap());
+    let mut tess = user(&server, "tess", "administrator", &json!({ "type": "folder", "folder": "tenant" }));
+    for (path, name) in [("/v1/vms", "name"), ("/v1/vms?name=1", "name"), ("/v1/volumes", "vm_name")] {
+        let list = tess.get(path).json();
+        assert_eq!(
+            (&list["total"], list["items"].as_array().unwrap().len()),
+            (&json!(1), 1),
+            "{path}: {list}"
+        );
+        let named = list["items"][0][name].to_string();
+        assert!(named.contains("clear1"), "{path}: {list}");
+    }
+    assert_eq!(tess.get("/v1/vms?name=web").json()["total"], 0);
+    assert_eq!(tess.get("/v1/datastores").json()["total"], 0);
+    for path in ["/v1/events?limit=1000", "/v1/tasks", "/v1/alarms"] {
+        let list = tess.get(path);
+        assert_eq!(list.status, 200, "{path}: {}", list.body);
+        assert!(!list.body.contains("web1") && !list.body.contains("ds1"), "{path}: {}", list.body);
+    }
+    for path in ["/v1/hosts", "/metrics", "/v1/users", "/v1/access", "/v1/access/log"] {
+        assert_eq!(tess.get(path).status, 403, "{path}");
+    }
+    // A hidden object is refused as an absent one is, by name and by id.
+    for named in ["web1", id] {
+        for (method, path, body) in [
+            ("GET", "/v1/vms/{}", None),
+            ("GET", "/v1/vms/{}/stats", None),
+            ("DELETE", "/v1/vms/{}", None),
+            ("POST", "/v1/vms/{}/start", Some("not JSON")),
+            ("POST", "/v1/vms/{}/tickets", Some(r#"{"operation":"console"}"#)),
+        ] {
+            let absent = "nobody1";
+            let hidden = tess.ask(method, &path.replace("{}", named), &[], body);
+            let none = tess.ask(method, &path.replace("{}", absent), &[], body);
+            assert_eq!(hidden.status, none.status, "{path}");
+            assert_eq!(hidden.body.replace(named, absent), none.body, "{path}");
+        }
+    }
+    assert_eq!(tess.get(&format!("/v1/volumes/{volume}")).code(), "not_found");
+    let read = json!({ "readings": [{ "volume": volume, "kind": "space" }] });
+    assert_eq!(tess.post("/v1/volumes/readings", &read).json()["readings"][0]["error"]["code"], "not_found");
+    let bind = json!({ "changes": [{ "change": "snapshot", "volume": "web1/disk0", "name": "s" }] });
+    assert_eq!(tess.post("/v1/volumes/changes", &bind).json()["changes"][0]["error"]["code"], "not_found");
+    // In its folder, an administrator does everything.
+    let started = tess.post("/v1/vms/clear1/start", &json!({}));
+    tess.done(&started);
+    let with = tess.post("/v1/vms/clear1/snapshots", &json!({ "name": "s", "with": ["web1"] }));
+    assert_eq!(with.code(), "not_found", "{}", with.body);
+}
+
+#[test]
+fn a_token_has_a_role_an_end_and_no_more_than_its_user() {
+    let home = tempfile::tempdir().unwrap();
+    let server = with_two_vms(home.path());
+    let mut admin = server.client();
+    let mut ada = user(&server, "ada", "operator", &json!({ "type": "vm", "vm": "web1" }));
+    let wish = |expires: u64| json!({ "name": "backup", "role": "operator", "scope": { "type": "vm", "vm": "web1" }, "expires_unix_seconds": expires });
+    assert_eq!(ada.post("/v1/tokens", &wish(now() - 1)).code(), "invalid");
+    assert_eq!(ada.post("/v1/tokens", &wish(now() + 400 * 86_400)).code(), "invalid");
+    let made = ada.post("/v1/tokens", &wish(now() + 3600));
+    assert_eq!(made.status, 201, "{}", made.body);
+    let mut program = server.client();
+    program.token = made.json()["token"].as_str().unwrap().to_owned();
+    let started = program.post("/v1/vms/web1/start", &json!({}));
+    program.done(&started);
+    assert_eq!(program.get("/v1/vms").json()["total"], 1);
+    // It makes no tokens that would outlive it.
+    assert_eq!(
+        program
+            .post(
+                "/v1/tokens",
+                &json!({ "name": "more", "role": "operator",
+        "scope": { "type": "vm", "vm": "web1" }, "expires_unix_seconds": now() + 3600 })
+            )
+            .status,
+        403
+    );
+    let rotated = ada.post("/v1/tokens/backup/rotate", &json!({}));
+    assert_eq!(rotated.status, 201, "{}", rotated.body);
+    assert_eq!(program.get("/v1/vms").status, 401, "the old one has ended");
+    program.token = rotated.json()["token"].as_str().unwrap().to_owned();
+    assert_eq!(program.get("/v1/vms/web1").status, 200);
+    // Its user loses the role, and the token with it.
+    let review = admin.get("/v1/access").json();
+    let granted = review["users"][0]["grants"][0]["id"].as_str().unwrap();
+    assert_eq!(admin.ask("DELETE", &format!("/v1/grants/{granted}"), &[], None).status, 200);
+    assert_eq!(program.get("/v1/vms/web1").code(), "not_found");
+    assert_eq!(ada.get("/v1/vms").json()["total"], 0);
+    assert_eq!(ada.ask("DELETE", "/v1/tokens/backup", &[], None).status, 200);
+    assert_eq!(program.get("/v1/me").status, 401);
+}
+
+#[test]
+fn a_task_whose_caller_loses_its_role_begins_nothing() {
+    let (site, control) = with_vms(&["web1"]);
+    let machine = Caller::machine("test");
+    let wish = CreateUser { name: "ada".parse().unwrap(), password: PASSWORD.to_owned().into() };
+    let ada = control.create_user(&machine, &wish, &Argon2id).unwrap().user;
+    let grant = CreateGrant {
+        user: "ada".to_owned().try_into().unwrap(),
+        role: "operator".parse().unwrap(),
+        scope: Scope::Site {},
+    };
+    let start = || {
+        let caller = Caller { principal: Principal::User(ada.id), ..Caller::machine("ada") };
+        let path = PathPart { parameter: "vm", value: "web1" };
+        let admitted = control.admit(caller, operation("vm_start").unwrap(), Some(path))?;
+        control.start_vm(&admitted.caller, "web1", &serde_json::from_str("{}").unwrap())
+    };
+    assert!(start().is_err(), "without a role");
+    let granted = control.create_grant(&machine, &grant).unwrap();
+    let task = start().unwrap();
+    control.delete_grant(&machine, granted.id).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
+    let power = control.show_vm("web1").unwrap().summary.power;
+    assert_eq!(power, strongroom_api::vm::PowerState::Stopped);
+    // With the role all the way, the same task is done.
+    control.create_grant(&machine, &grant).unwrap();
+    let task = start().unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+}
+
+fn permits(role: BuiltInRole, needs: Needs, encrypted: bool) -> bool {
+    let more = if encrypted { needs.if_encrypted } else { &[] };
+    needs.always.iter().chain(more).all(|needed| role.privileges().has(*needed))
+}
+
+fn cells(needs: Needs) -> String {
+    let cell = |role| match (permits(role, needs, false), permits(role, needs, true)) {
+        (true, true) => "yes",
+        (true, false) => "in plain text",
+        (false, _) => "no",
+    };
+    BuiltInRole::ALL.map(|role| format!(" {} |", cell(role))).concat()
+}
+
+fn names(privileges: &[Privilege]) -> String {
+    privileges.iter().map(|one| format!("`{}`", one.as_str())).collect::<Vec<_>>().join(", ")
+}
+
+/// The tables of docs/ROLES.md, from the tables that the server goes by.
+fn matrix() -> String {
+    let roles = BuiltInRole::ALL.map(|role| format!(" {} |", role.as_str())).concat();
+    let mut text =
+        format!("| operation | takes | if encrypted, also |{roles}\n|---|---|---|---|---|---|---|\n");
+    for operation in OPERATIONS {
+        let (always, more, cells) = match operation.guard {
+            Guard::Everyone => ("no token".to_owned(), String::new(), " yes |".repeat(4)),
+            Guard::Callers => ("a token".to_owned(), String::new(), " what it may view |".repeat(4)),
+            Guard::Request | Guard::Entries => {
+                ("see the fields".to_owned(), String::new(), " see the fields |".repeat(4))
+            }
+            Guard::Needs(needs) => (names(needs.always), names(needs.if_encrypted), cells(needs)),
+        };
+        writeln!(text, "| `{}` | {always} | {more} |{cells}", operation.id).unwrap();
+    }
+    write!(text, "\n| fields | take | if encrypted, also |{roles}\n|---|---|---|---|---|---|---|\n").unwrap();
+    for part in Part::ALL {
+        let needs = part.needs();
+        let (always, more) = (names(needs.always), names(needs.if_encrypted));
+        writeln!(text, "| {} | {always} | {more} |{}", part.fields(), cells(needs)).unwrap();
+    }
+    text
+}
+
+#[test]
+fn the_document_of_roles_is_what_the_server_goes_by() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/ROLES.md");
+    let (begin, end) = ("<!-- matrix -->\n", "<!-- end of matrix -->\n");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (head, rest) = text.split_once(begin).unwrap();
+    let (there, tail) = rest.split_once(end).unwrap();
+    if std::env::var_os("STRONGROOM_TRANSCRIBE").is_some() {
+        std::fs::write(&path, format!("{head}{begin}{}{end}{tail}", matrix())).unwrap();
+        return;
+    }
+    assert_eq!(there, matrix(), "STRONGROOM_TRANSCRIBE=1 writes it anew");
+}
+
+/// A privilege that guards nothing would be a promise without effect.
+#[test]
+fn every_privilege_guards_something() {
+    let of_operations = OPERATIONS.iter().filter_map(|operation| match operation.guard {
+        Guard::Needs(needs) => Some(needs),
+        Guard::Everyone | Guard::Callers | Guard::Request | Guard::Entries => None,
+    });
+    let all: Vec<Needs> = of_operations.chain(Part::ALL.map(Part::needs)).collect();
+    for privilege in Privilege::ALL {
+        let guards = all
+            .iter()
+            .any(|needs| needs.always.iter().chain(needs.if_encrypted).any(|one| *one == privilege));
+        assert!(guards, "{privilege:?} guards nothing");
+    }
+}
