@@ -19,7 +19,7 @@ use thiserror::Error;
 use super::kek::{VolumeKek, VolumeSeal};
 use super::starter::{Born, StartsWorkers, Workers};
 use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report};
-use crate::condition::Condition;
+use crate::condition::{Completion, Condition};
 use crate::merging::MergeOrder;
 use crate::placement::Placement;
 
@@ -161,6 +161,7 @@ impl WorkerProcess {
             silent: false,
             hangs: false,
             can_merge: false,
+            took_over_complete: false,
             changes_top: false,
         };
         if let Some(key) = &birthright.tls_key {
@@ -229,6 +230,7 @@ impl WorkerProcess {
             completes_after_ms: 0,
         };
         self.can_merge = suspended.layer.lower.iter().any(takes_merge);
+        self.took_over_complete = suspended.layer.lower.first().is_some_and(|layer| layer.facts.read_only);
         let mut files = layers.files();
         files.extend(suspended.session_files.iter().map(AsFd::as_fd));
         self.order(&order, &files)?;
@@ -270,6 +272,7 @@ impl WorkerProcess {
             (Report::TopChanged { former }, files) => {
                 // What it has reported is about an earlier change.
                 self.condition.completion = None;
+                self.took_over_complete = false;
                 let former = OpenLayer::from_files(former, &[], &mut files.into_iter());
                 let missing = || BirthError::Unexpected("a former top without all its files".to_owned());
                 former.ok_or_else(|| missing().into())
@@ -287,6 +290,14 @@ impl WorkerProcess {
     /// Whether its program is this one, so that it knows messages that no other does.
     fn is_of_this_program(&self) -> bool {
         self.program == env!("CARGO_PKG_VERSION")
+    }
+
+    /// How far the layer below the top is, if it was not complete when it stopped being the top.
+    pub fn completion(&self) -> Option<&Completion> {
+        match &self.condition.completion {
+            None if self.took_over_complete => Some(&Completion::Complete),
+            completion => completion.as_ref(),
+        }
     }
 
     /// Whether a layer was opened for it to be merged into.

@@ -481,7 +481,7 @@ impl Supervisor {
         if self.is_changing_layers() || self.exposure.head.descriptor().closing().is_none() {
             return;
         }
-        let outcome = match &worker.condition().completion {
+        let outcome = match worker.completion() {
             Some(Completion::Complete) => match self.settle() {
                 Some(outcome) => outcome.map_err(|error| Refusal::of(&error)),
                 None => return,
