@@ -23,8 +23,8 @@ pub enum Privilege {
     Create,
     /// Change VMs and volumes.
     Configure,
-    /// Decide what a guest runs: its kernel, boot order, CD-ROM, network cards, screen, what its disks
-    /// are filled with, a revert, a request to its agent.
+    /// Decide what a guest runs: its kernel, boot order, CD-ROM, network cards, screen, what its
+    /// disks are filled with, a revert, a request to its agent.
     GuestControl,
     /// Make and delete snapshots.
     Snapshot,
@@ -115,8 +115,8 @@ impl Privilege {
         }
     }
 
-    /// Whether it reaches keys or the content of what is encrypted, so that an administrator without
-    /// cryptography does not have it.
+    /// Whether it reaches keys or the content of what is encrypted, so that an administrator
+    /// without cryptography does not have it.
     pub const fn is_cryptographic(self) -> bool {
         match self {
             Self::Access
@@ -200,8 +200,8 @@ impl FromIterator<Privilege> for PrivilegeSet {
 pub enum BuiltInRole {
     /// Every privilege.
     Administrator,
-    /// Every privilege that is not cryptographic: runs the site, and reaches no content of encrypted
-    /// VMs.
+    /// Every privilege that is not cryptographic: runs the site, and reaches no content of
+    /// encrypted VMs.
     NoCryptographyAdministrator,
     /// Runs VMs.
     Operator,

@@ -111,7 +111,8 @@ impl Rights {
         self.at_place(place, None).has(Privilege::View)
     }
 
-    /// Whether the caller may view anything: then it sees which policies and key providers there are.
+    /// Whether the caller may view anything: then it sees which policies and key providers there
+    /// are.
     pub fn sees_something(&self) -> bool {
         self.at.iter().any(|at| self.at_place(at.place, None).has(Privilege::View))
     }
@@ -293,7 +294,8 @@ impl Control {
         self.race(|| Ok(self.inventory.commit(self.draft().access(entry.clone()))?))
     }
 
-    /// As [`record_access`](Self::record_access), unless there were many of this key within the hour.
+    /// As [`record_access`](Self::record_access), unless there were many of this key within the
+    /// hour.
     pub(super) fn record_limited(&self, key: &str, entry: AccessEntry) -> Result<(), Problem> {
         match self.refusals.count(key, self.now_unix_ms()) {
             Counted::Kept { before } => {

@@ -1,8 +1,8 @@
 //! Users, roles, folders and grants.
 //!
-//! Nobody gives what it does not have: a grant, a token, and the password of another user take every
-//! privilege that they give, at the same place. A VM moves into a folder only with every privilege
-//! that the roles of that folder then have on it.
+//! Nobody gives what it does not have: a grant, a token, and the password of another user take
+//! every privilege that they give, at the same place. A VM moves into a folder only with every
+//! privilege that the roles of that folder then have on it.
 
 use strongroom_api::access::{
     AccessKind, ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateUser, Explain, Explanation,
@@ -80,7 +80,8 @@ impl Control {
         })
     }
 
-    /// Sets the password of a user, and ends its sessions. A user sets its own with the present one.
+    /// Sets the password of a user, and ends its sessions. A user sets its own with the present
+    /// one.
     pub fn change_password(
         &self,
         caller: &Caller,
@@ -306,8 +307,8 @@ impl Control {
         Ok(Explanation { allowed: lacks.is_empty(), needs, lacks, grants })
     }
 
-    /// Commits a change of who may do what, with its entry in the access log. The roles by which the
-    /// caller may do it are still there then.
+    /// Commits a change of who may do what, with its entry in the access log. The roles by which
+    /// the caller may do it are still there then.
     pub(super) fn change<Made>(
         &self,
         caller: &Caller,

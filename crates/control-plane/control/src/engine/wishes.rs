@@ -323,8 +323,9 @@ impl Control {
         })
     }
 
-    /// Refuses the directory of a known datastore, and one above or in it: a VM would be in both. Another disk with another mark may be mounted
-    /// there now, and its VMs would be mistaken for those of the absent one.
+    /// Refuses the directory of a known datastore, and one above or in it: a VM would be in both.
+    /// Another disk with another mark may be mounted there now, and its VMs would be mistaken for
+    /// those of the absent one.
     fn is_nobodys_path(&self, seat: &super::HostSeat, wish: &AddDatastore) -> Result<(), Problem> {
         let index = self.inventory.read();
         let wanted = Path::new(&wish.path);
@@ -429,8 +430,8 @@ impl Control {
         Ok(cancelled)
     }
 
-    /// As [`cancel_task`](Self::cancel_task), for a caller that asked for the task or might have, or may
-    /// configure what the control plane works on by itself.
+    /// As [`cancel_task`](Self::cancel_task), for a caller that asked for the task or might have,
+    /// or may configure what the control plane works on by itself.
     pub fn cancel_task_for(&self, caller: &Caller, id: Uuid) -> Result<Task, Problem> {
         {
             let index = self.inventory.read();

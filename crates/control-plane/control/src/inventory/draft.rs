@@ -127,7 +127,8 @@ impl Draft {
         self
     }
 
-    /// Makes the transaction. Its events and entries are numbered from `next` on, which is advanced.
+    /// Makes the transaction. Its events and entries are numbered from `next` on, which is
+    /// advanced.
     pub(super) fn into_transaction(self, next: &mut NextNumbers) -> Result<Transaction, Failure> {
         let mut numbered = self;
         for event in std::mem::take(&mut numbered.events) {

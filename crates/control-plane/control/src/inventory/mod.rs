@@ -35,8 +35,9 @@ pub const TASKS_KEPT: usize = 5_000;
 pub const REQUESTS_KEPT_MS: u64 = 24 * 60 * 60 * 1000;
 /// The most requests that are remembered.
 pub const REQUESTS_KEPT: usize = 20_000;
-/// The number of entries of the access log that are kept: some tens of megabytes of memory. Refusals
-/// and failed sign-ins are counted by the minute, so that a caller cannot push others' entries out.
+/// The number of entries of the access log that are kept: some tens of megabytes of memory.
+/// Refusals and failed sign-ins are counted by the minute, so that a caller cannot push others'
+/// entries out.
 pub const ACCESS_KEPT: usize = 100_000;
 /// How long a session or token is known after its end, in seconds: a week, in which a person finds
 /// out why a program is refused.

@@ -102,8 +102,8 @@ pub enum CredentialUse {
 }
 
 /// A session or a token for programs. The first token is a
-/// [`TokenRecord`](super::TokenRecord): a control plane of an earlier version, which knows no roles,
-/// does not know these.
+/// [`TokenRecord`](super::TokenRecord): a control plane of an earlier version, which knows no
+/// roles, does not know these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialRecord {
     /// SHA-256 of the bearer token, in hexadecimal.

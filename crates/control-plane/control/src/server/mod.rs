@@ -3,8 +3,8 @@
 //!
 //! - [`routes`]: the operations, each a short call of the engine. [`document`]: the OpenAPI
 //!   document that is generated from them.
-//! - [`ask`]: extracts and checks an operation's inputs. [`token`]: identifies and admits the caller.
-//!   [`sign_in`]: slows guesses at passwords down.
+//! - [`ask`]: extracts and checks an operation's inputs. [`token`]: identifies and admits the
+//!   caller. [`sign_in`]: slows guesses at passwords down.
 //! - [`stream`]: live events. [`metrics`]: metrics for Prometheus.
 
 mod ask;

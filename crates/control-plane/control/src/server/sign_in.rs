@@ -2,8 +2,8 @@
 //!
 //! Comparing a password takes a processor for about a second, so only a few are compared at a time.
 //! Networks from which a user has signed in have a place of their own there: strangers neither
-//! exhaust it nor slow it down. Everyone else waits the longer, the more sign-ins of the account have
-//! failed.
+//! exhaust it nor slow it down. Everyone else waits the longer, the more sign-ins of the account
+//! have failed.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

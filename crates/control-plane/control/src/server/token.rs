@@ -1,5 +1,5 @@
-//! Identifies callers by bearer tokens (RFC 6750), and admits them to operations. Only the SHA-256 of
-//! a token is stored.
+//! Identifies callers by bearer tokens (RFC 6750), and admits them to operations. Only the SHA-256
+//! of a token is stored.
 
 use std::net::IpAddr;
 
@@ -133,7 +133,8 @@ fn holder(index: &Index, sha256: &str, now_unix_seconds: u64) -> Option<Holder> 
     }
 }
 
-/// Returns the name of a token that permits everything. Compares with each of them, in constant time.
+/// Returns the name of a token that permits everything. Compares with each of them, in constant
+/// time.
 fn first_token(index: &Index, sha256: &str) -> Option<String> {
     let mut found = 0u32;
     for (number, known) in index.tokens.iter().enumerate() {

@@ -205,7 +205,8 @@ pub async fn vm_move(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Gives a user a role. The caller has the privilege `roles` there, and every privilege of the role.
+/// Gives a user a role. The caller has the privilege `roles` there, and every privilege of the
+/// role.
 #[utoipa::path(post, path = "/v1/grants", operation_id = "grant_create", tag = "access", request_body = CreateGrant,
     responses((status = 201, body = Grant), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn grant_create(State(api): State<Api>, wish: Wish<CreateGrant>) -> Made<Grant> {
