@@ -134,6 +134,9 @@ pub struct WorkerProcess {
     hangs: bool,
     /// A layer was opened for it to be merged into.
     can_merge: bool,
+    /// Whether the worker before it has completed the layer below the top, perhaps without time to
+    /// report that.
+    took_over_complete: bool,
     /// It can put a new top on the volume while it serves.
     changes_top: bool,
 }
