@@ -376,6 +376,31 @@ fn a_block_that_was_found_is_read_where_it_is() {
     assert_eq!(queue.read(0, 3).unwrap(), [(0, None), (9, Some(epoch(4))), (0, None)]);
 }
 
+/// A layer is asked for the span from its first block to its last one, and another layer has newer
+/// blocks in between.
+#[test]
+fn blocks_between_those_of_a_layer_are_taken_from_the_layer_that_has_them() {
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let size = VolumeSize::new(64 * BLOCK_BYTES).unwrap();
+    for is_upper_first in [false, true] {
+        let [top, upper, lower] = [3, 2, 1].map(|number| MemoryDisk::new(size, epoch(number)));
+        Queue::new(&lower).write(0, &[1; 6], epoch(1));
+        let newer = if is_upper_first { [0, 3] } else { [2, 4] };
+        let mut queue = Queue::new(&upper);
+        newer.into_iter().for_each(|block| queue.write(block, &[2], epoch(2)));
+        let own = |name: &str| discards(&place.path().join(format!("{name}-{is_upper_first}")), size.bytes());
+        let layer = |blocks, discards| LowerLayer { blocks, discards, is_merged_into: false };
+        let lower = vec![layer(Arc::new(upper) as _, Some(own("upper"))), layer(Arc::new(lower) as _, None)];
+        let disk = ChainDisk::new(Arc::new(top), own("top"), lower);
+        let mut expected = vec![(1, Some(epoch(1))); 6];
+        newer.into_iter().for_each(|block| expected[block as usize] = (2, Some(epoch(2))));
+        let mut queue = Queue::new(&disk);
+        for _ in 0..3 {
+            assert_eq!(queue.read(0, 6).unwrap(), expected);
+        }
+    }
+}
+
 /// Reads that meet a write of the same block: what they find out is of before.
 #[test]
 fn what_a_read_finds_out_beside_a_write_is_not_believed_afterwards() {
