@@ -89,6 +89,7 @@ impl Control {
         wish: &ChangePassword,
         hash: &dyn PasswordHash,
     ) -> Result<(), Problem> {
+        wish.current.as_ref().map_or(Ok(()), |current| expect_length(current.expose()))?;
         let user = find_user(&self.inventory.read(), named).cloned();
         let own = user.as_ref().is_ok_and(|user| caller.principal == Principal::User(user.id));
         if own {
@@ -531,12 +532,15 @@ pub(super) fn within(count: usize, most: usize, what: &str) -> Result<(), Proble
     if count < most { Ok(()) } else { Err(problems::conflict(format!("there are {most} {what} already"))) }
 }
 
-fn hashed(password: &str, hash: &dyn PasswordHash) -> Result<String, Problem> {
-    if !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len()) {
-        return Err(problems::invalid(format!(
-            "a password has {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes"
-        )));
+fn expect_length(password: &str) -> Result<(), Problem> {
+    if (PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len()) {
+        return Ok(());
     }
+    Err(problems::invalid(format!("a password has {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes")))
+}
+
+fn hashed(password: &str, hash: &dyn PasswordHash) -> Result<String, Problem> {
+    expect_length(password)?;
     hash.hash(password).map_err(unchecked)
 }
 

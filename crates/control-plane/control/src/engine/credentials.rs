@@ -145,8 +145,8 @@ impl Control {
         let (user, compared) = {
             let index = self.inventory.read();
             let user = index.users.iter().find(|user| user.name == wish.user).cloned();
-            // The time must not tell which users there are, and hashes differ in what they cost: for
-            // an unknown user, another one's is compared, whatever comes of it.
+            // The time must not tell which users there are, and hashes differ in what they
+            // cost: for an unknown user another one's is compared, whatever comes of it.
             let compared = user.clone().or_else(|| index.users.iter().next().cloned());
             (user, compared)
         };

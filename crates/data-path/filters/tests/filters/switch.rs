@@ -16,14 +16,14 @@ use strongroom_io::{
 };
 use strongroom_types::Extent;
 
-use crate::support::memory;
+use crate::support::clear_memory;
 
 const SIZE_BYTES: u64 = 1 << 20;
 /// No test waits so long.
 const AMPLE: Duration = Duration::from_secs(60);
 
 fn plain() -> Arc<dyn Disk<Plain>> {
-    Arc::new(CleartextDisk::new(memory(SIZE_BYTES)))
+    Arc::new(CleartextDisk::new(clear_memory(SIZE_BYTES)))
 }
 
 fn driver(disk: &dyn Disk<Plain>) -> Driver<Plain> {
@@ -140,7 +140,7 @@ struct Restless {
 
 impl Restless {
     fn new(size_bytes: u64) -> Self {
-        let blocks = memory(size_bytes);
+        let blocks = clear_memory(size_bytes);
         let stage = move || Arc::new(CleartextDisk::new(Arc::clone(&blocks) as _)) as Arc<dyn Disk<Plain>>;
         let (switch, ends) = (Arc::new(SwitchDisk::new(stage())), Arc::new(AtomicBool::new(false)));
         let (switched, ended) = (Arc::clone(&switch), Arc::clone(&ends));
@@ -195,7 +195,8 @@ impl Disk<Plain> for Restless {
 fn a_switch_keeps_the_promises_of_a_stage_while_it_is_switched() {
     const BYTES: u64 = 5 << 20;
     if let Err(failure) =
-        Conformance::<Plain>::new(|| SwitchDisk::new(Arc::new(CleartextDisk::new(memory(BYTES))) as _)).run()
+        Conformance::<Plain>::new(|| SwitchDisk::new(Arc::new(CleartextDisk::new(clear_memory(BYTES))) as _))
+            .run()
     {
         panic!("{failure}");
     }
