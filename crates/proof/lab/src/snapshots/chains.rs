@@ -54,6 +54,14 @@ pub struct GuestWorkload {
     pub headline: Metric,
 }
 
+impl GuestWorkload {
+    /// Requests of 4 KiB at random, 32 of them in flight.
+    pub(super) fn random(name: &'static str, reads_percent: u8) -> Self {
+        let pattern = Pattern { order: Order::Random, reads_percent, block_bytes: 4096, depth: 32 };
+        Self { name, pattern, headline: Metric::OperationsPerSecond }
+    }
+}
+
 impl Workload for GuestWorkload {
     fn name(&self) -> &str {
         self.name
@@ -97,18 +105,10 @@ pub fn study<'study>(
         add(QCOW2_FLAT, flat, Box::new(config.qcow2(QCOW2_FLAT)))?;
         add(QCOW2_CHAIN, chain, Box::new(config.qcow2(QCOW2_CHAIN)))?;
     }
-    let read = |order, block_bytes, depth| Pattern { order, reads_percent: 100, block_bytes, depth };
+    let in_order = Pattern { order: Order::Sequential, reads_percent: 100, block_bytes: 64 << 10, depth: 8 };
     let workloads = vec![
-        GuestWorkload {
-            name: RANDOM,
-            pattern: read(Order::Random, 4096, 32),
-            headline: Metric::OperationsPerSecond,
-        },
-        GuestWorkload {
-            name: SEQUENTIAL,
-            pattern: read(Order::Sequential, 64 << 10, 8),
-            headline: Metric::MegabytesPerSecond,
-        },
+        GuestWorkload::random(RANDOM, 100),
+        GuestWorkload { name: SEQUENTIAL, pattern: in_order, headline: Metric::MegabytesPerSecond },
     ];
     Ok(Study {
         name: "snapshots, chains".to_owned(),

@@ -8,11 +8,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use strongroom_types::Extent;
 
-use crate::first_writes::product::{ImageFormat, StorageDaemon, Strongroom};
-use crate::first_writes::session::Place;
+use crate::first_writes::order::sequential;
+use crate::first_writes::product::{ImageFormat, Product, StorageDaemon, Strongroom};
+use crate::first_writes::session::{Place, Session as Guest};
 use crate::study::{Pace, SubjectError};
 use crate::vhost_user::front_end::Settings;
+
+/// The requests that fill disks, in bytes.
+const FILL_BYTES: u64 = 1 << 20;
+const FILL_DEPTH: u16 = 8;
 
 /// A part of the study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -132,6 +138,29 @@ impl SnapshotsConfig {
         let settings = Settings { splits_regions: false, ..Settings::new(1, depth) };
         let (directory, socket) = (directory.to_owned(), self.socket(directory));
         Place { directory, socket, settings, stop: Arc::clone(&self.stop) }
+    }
+
+    /// Writes the beginning of a disk, `bytes_max` at most, once for each snapshot, and makes that
+    /// one; once if there is none. Afterwards the disk is at rest, and nobody serves it.
+    pub(super) fn fill(
+        &self,
+        directory: &Path,
+        product: &dyn Product,
+        disk: &Path,
+        bytes_max: u64,
+        snapshots: &[&str],
+    ) -> Result<(), SubjectError> {
+        let mut guest = Guest::open(&self.place(directory, FILL_DEPTH), product, disk)?;
+        let content = Extent::between(0, bytes_max.min(guest.disk_bytes()));
+        for number in 0..snapshots.len().max(1) {
+            guest.write(&mut sequential(content, FILL_BYTES), u64::MAX)?;
+            if let Some(snapshot) = snapshots.get(number) {
+                guest.snapshot(snapshot)?;
+            }
+        }
+        guest.settle()?;
+        guest.close()?;
+        Ok(())
     }
 
     /// The socket of the server of a disk in `directory`.

@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use strongroom_types::Extent;
-
 use super::config::{SnapshotsConfig, shown_bytes};
-use crate::first_writes::order::sequential;
 use crate::first_writes::product::Product;
 use crate::first_writes::session::Session as Guest;
 use crate::programs::{option_value, run};
@@ -23,9 +20,6 @@ const OVERLAY: &str = "qemu-img create -b";
 const INTERNAL: &str = "qemu-img snapshot";
 
 const SNAPSHOT: &str = "timed";
-/// The requests that fill disks, in bytes.
-const FILL_BYTES: u64 = 1 << 20;
-const FILL_DEPTH: u16 = 8;
 
 /// What is timed.
 pub struct Timed {
@@ -50,11 +44,7 @@ pub fn study<'study>(config: &'study SnapshotsConfig) -> Result<Study<'study, Ti
         let directory = config.fresh_directory(&format!("create-{}", subjects.len()))?;
         let disk = directory.join("disk");
         product.create(&disk, bytes)?;
-        let mut guest = Guest::open(&config.place(&directory, FILL_DEPTH), &*product, &disk)?;
-        let content = Extent::between(0, config.sizes.created_content.min(bytes));
-        guest.write(&mut sequential(content, FILL_BYTES), u64::MAX)?;
-        guest.settle()?;
-        guest.close()?;
+        config.fill(&directory, &*product, &disk, config.sizes.created_content, &[])?;
         subjects.push(Box::new(Disk { name, way, product, disk, directory, config }));
         Ok(())
     };
@@ -76,8 +66,7 @@ pub fn study<'study>(config: &'study SnapshotsConfig) -> Result<Study<'study, Ti
 
 /// Ratios are to a new overlay.
 pub fn report_settings() -> ReportSettings {
-    let overlay = Baseline { title: OVERLAY.to_owned(), subjects: vec![OVERLAY.to_owned()] };
-    ReportSettings { columns: Vec::new(), ..ReportSettings::new(vec![overlay]) }
+    ReportSettings { columns: Vec::new(), ..ReportSettings::new(vec![Baseline::of(OVERLAY)]) }
 }
 
 /// How a snapshot is made.

@@ -86,10 +86,9 @@ pub fn study<'study>(config: &'study SnapshotsConfig, pairs: &Arc<PairFile>) -> 
 
 /// Ratios are to clear volumes.
 pub fn report_settings() -> ReportSettings {
-    let clear = Baseline { title: CLEAR.to_owned(), subjects: vec![CLEAR.to_owned()] };
     ReportSettings {
         columns: vec![Metric::ControlGapMs, Metric::OperationsPerSecond],
-        ..ReportSettings::new(vec![clear])
+        ..ReportSettings::new(vec![Baseline::of(CLEAR)])
     }
 }
 

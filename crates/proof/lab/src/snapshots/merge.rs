@@ -7,17 +7,13 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use strongroom_types::Extent;
-
 use super::chains::{GuestWorkload, serve};
 use super::config::{SnapshotsConfig, shown_bytes};
-use crate::datapath::guest_load::{Moment, Order, Pattern};
+use crate::datapath::guest_load::Moment;
 use crate::datapath::subjects::GuestSession;
-use crate::first_writes::order::sequential;
 use crate::first_writes::product::{Product, Strongroom};
-use crate::first_writes::session::Session as Guest;
 use crate::programs::run;
-use crate::study::{Baseline, Disk, Metric, ReportSettings, Sample, Session, Study, Subject, SubjectError};
+use crate::study::{Baseline, Disk, ReportSettings, Sample, Session, Study, Subject, SubjectError};
 
 /// The layers at rest.
 pub const RESTING: &str = "without a merge";
@@ -31,9 +27,6 @@ pub const WRITES: &str = "4 KiB random write, depth 32";
 /// Snapshots between the three layers.
 const LOWER: &str = "lower";
 const UPPER: &str = "upper";
-/// The requests that fill layers, in bytes.
-const FILL_BYTES: u64 = 1 << 20;
-const FILL_DEPTH: u16 = 8;
 /// The time for a merge to begin.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the program is asked how far a merge is.
@@ -46,23 +39,18 @@ pub fn study<'study>(config: &'study SnapshotsConfig) -> Result<Study<'study, Gu
         let product = config.strongroom(name, true);
         Box::new(Layers { name, product, is_merged, device: device.clone(), config })
     };
-    let load = |name, reads_percent| GuestWorkload {
-        name,
-        pattern: Pattern { order: Order::Random, reads_percent, block_bytes: 4096, depth: 32 },
-        headline: Metric::OperationsPerSecond,
-    };
     Ok(Study {
         name: "snapshots, merge".to_owned(),
         settings: BTreeMap::from([("each layer".to_owned(), shown_bytes(config.sizes.merge))]),
         subjects: vec![subject(RESTING, false), subject(MERGING, true)],
-        workloads: vec![load(READS, 100), load(WRITES, 0)],
+        workloads: vec![GuestWorkload::random(READS, 100), GuestWorkload::random(WRITES, 0)],
         pace: config.pace(),
     })
 }
 
 /// Ratios are to the layers at rest.
 pub fn report_settings() -> ReportSettings {
-    ReportSettings::new(vec![Baseline { title: RESTING.to_owned(), subjects: vec![RESTING.to_owned()] }])
+    ReportSettings::new(vec![Baseline::of(RESTING)])
 }
 
 /// A volume of two fully written layers below an empty one.
@@ -88,14 +76,7 @@ impl Subject<GuestWorkload> for Layers<'_> {
         let directory = config.fresh_directory("merge")?;
         let disk = directory.join("volume");
         product.create(&disk, config.sizes.merge)?;
-        let mut guest = Guest::open(&config.place(&directory, FILL_DEPTH), product, &disk)?;
-        for snapshot in [LOWER, UPPER] {
-            let all = Extent::between(0, guest.disk_bytes());
-            guest.write(&mut sequential(all, FILL_BYTES), u64::MAX)?;
-            guest.snapshot(snapshot)?;
-        }
-        guest.settle()?;
-        guest.close()?;
+        config.fill(&directory, product, &disk, u64::MAX, &[LOWER, UPPER])?;
         let guest = serve(name, product, &disk, &directory, workload, device.as_ref(), config)?;
         Ok(Box::new(Loaded { layers: &*self, guest, disk }))
     }

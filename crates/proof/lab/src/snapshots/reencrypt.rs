@@ -8,17 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use strongroom_types::Extent;
-
 use super::chains::{GuestWorkload, serve};
 use super::config::{SnapshotsConfig, shown_bytes};
 use super::merge::{READS, WRITES};
-use crate::datapath::guest_load::{Moment, Order, Pattern};
+use crate::datapath::guest_load::Moment;
 use crate::datapath::subjects::GuestSession;
-use crate::first_writes::order::sequential;
 use crate::first_writes::product::{Product, Strongroom};
-use crate::first_writes::session::Session as Guest;
-use crate::study::{Baseline, Disk, Metric, ReportSettings, Sample, Session, Study, Subject, SubjectError};
+use crate::study::{Baseline, Disk, ReportSettings, Sample, Session, Study, Subject, SubjectError};
 
 /// The layers at rest.
 pub const RESTING: &str = "without a re-encryption";
@@ -26,10 +22,7 @@ pub const RESTING: &str = "without a re-encryption";
 pub const REWRITTEN: &str = "while data keys are renewed";
 
 /// Snapshots, one on each written layer.
-const SNAPSHOTS: usize = 4;
-/// The requests that fill layers, in bytes.
-const FILL_BYTES: u64 = 1 << 20;
-const FILL_DEPTH: u16 = 8;
+const SNAPSHOTS: [&str; 4] = ["s0", "s1", "s2", "s3"];
 /// The time for the job to begin: the top's layer is completed first.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often the volume's directory is looked at.
@@ -42,24 +35,19 @@ pub fn study<'study>(config: &'study SnapshotsConfig) -> Result<Study<'study, Gu
         let product = config.strongroom(name, true);
         Box::new(Layers { name, product, is_rewritten, device: device.clone(), config })
     };
-    let load = |name, reads_percent| GuestWorkload {
-        name,
-        pattern: Pattern { order: Order::Random, reads_percent, block_bytes: 4096, depth: 32 },
-        headline: Metric::OperationsPerSecond,
-    };
     let of_each = shown_bytes(layer_bytes(config));
     Ok(Study {
         name: "snapshots, re-encryption".to_owned(),
-        settings: BTreeMap::from([(format!("each of {SNAPSHOTS} layers"), of_each)]),
+        settings: BTreeMap::from([(format!("each of {} layers", SNAPSHOTS.len()), of_each)]),
         subjects: vec![subject(RESTING, false), subject(REWRITTEN, true)],
-        workloads: vec![load(READS, 100), load(WRITES, 0)],
+        workloads: vec![GuestWorkload::random(READS, 100), GuestWorkload::random(WRITES, 0)],
         pace: config.pace(),
     })
 }
 
 /// Ratios are to the layers at rest.
 pub fn report_settings() -> ReportSettings {
-    ReportSettings::new(vec![Baseline { title: RESTING.to_owned(), subjects: vec![RESTING.to_owned()] }])
+    ReportSettings::new(vec![Baseline::of(RESTING)])
 }
 
 fn layer_bytes(config: &SnapshotsConfig) -> u64 {
@@ -89,14 +77,7 @@ impl Subject<GuestWorkload> for Layers<'_> {
         let directory = config.fresh_directory("reencrypt")?;
         let disk = directory.join("volume");
         product.create(&disk, layer_bytes(config))?;
-        let mut guest = Guest::open(&config.place(&directory, FILL_DEPTH), product, &disk)?;
-        for number in 0..SNAPSHOTS {
-            let all = Extent::between(0, guest.disk_bytes());
-            guest.write(&mut sequential(all, FILL_BYTES), u64::MAX)?;
-            guest.snapshot(&format!("s{number}"))?;
-        }
-        guest.settle()?;
-        guest.close()?;
+        config.fill(&directory, product, &disk, u64::MAX, &SNAPSHOTS)?;
         let guest = serve(name, product, &disk, &directory, workload, device.as_ref(), config)?;
         Ok(Box::new(Loaded { layers: &*self, guest, disk }))
     }

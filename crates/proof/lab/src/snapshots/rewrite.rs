@@ -7,12 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use strongroom_types::Extent;
-
 use super::config::{SnapshotsConfig, shown_bytes};
-use crate::first_writes::order::sequential;
 use crate::first_writes::product::Product;
-use crate::first_writes::session::Session as Guest;
 use crate::programs::{option_value, run};
 use crate::qemu_img::{self, KEY_HASH};
 use crate::study::{
@@ -24,9 +20,6 @@ pub const OURS: &str = "strongroom, rekey --data";
 const RAW: &str = "a raw copy";
 const LUKS: &str = "qemu-img convert, LUKS to LUKS";
 
-/// The requests that fill the volume, in bytes.
-const FILL_BYTES: u64 = 1 << 20;
-const FILL_DEPTH: u16 = 8;
 /// How often a conversion is tried.
 const ATTEMPTS: u32 = 10;
 
@@ -52,10 +45,7 @@ pub fn study<'study>(config: &'study SnapshotsConfig) -> Result<Study<'study, Ti
     let volume = directory.join("volume");
     let product = config.strongroom(OURS, true);
     product.create(&volume, bytes)?;
-    let mut guest = Guest::open(&config.place(&directory, FILL_DEPTH), &product, &volume)?;
-    guest.write(&mut sequential(Extent::between(0, bytes), FILL_BYTES), u64::MAX)?;
-    guest.settle()?;
-    guest.close()?;
+    config.fill(&directory, &product, &volume, bytes, &[])?;
     let mut subjects: Vec<Box<dyn Subject<Timed> + 'study>> = Vec::new();
     let mut add = |name: &'static str, way| {
         let (volume, directory) = (volume.clone(), directory.clone());
@@ -85,8 +75,8 @@ pub fn study<'study>(config: &'study SnapshotsConfig) -> Result<Study<'study, Ti
 
 /// Ratios are to a raw copy, and to the other product.
 pub fn report_settings() -> ReportSettings {
-    let baseline = |name: &str| Baseline { title: name.to_owned(), subjects: vec![name.to_owned()] };
-    ReportSettings { columns: Vec::new(), ..ReportSettings::new(vec![baseline(RAW), baseline(LUKS)]) }
+    let baselines = vec![Baseline::of(RAW), Baseline::of(LUKS)];
+    ReportSettings { columns: Vec::new(), ..ReportSettings::new(baselines) }
 }
 
 /// How the blocks are rewritten.

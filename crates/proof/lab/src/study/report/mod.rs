@@ -39,6 +39,13 @@ pub struct Baseline {
     pub subjects: Vec<String>,
 }
 
+impl Baseline {
+    /// One subject, by its name.
+    pub fn of(subject: &str) -> Self {
+        Self { title: subject.to_owned(), subjects: vec![subject.to_owned()] }
+    }
+}
+
 /// A study's report. As JSON it holds every raw value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
