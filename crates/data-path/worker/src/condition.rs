@@ -101,7 +101,7 @@ pub struct MergeReport {
     pub bytes_per_second: u64,
 }
 
-/// What a former program does not know is not told it while there is none.
+/// Whether a number is left out of a message: programs of former releases do not know it.
 pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }

@@ -22,10 +22,10 @@ use strongroom_datastore::file::{Access, DatastoreError, Merging, OpenLayer};
 
 use super::child::ChildError;
 use super::hand_over::{NotResumed, NotSuspended};
-use super::snapshot::Refusal;
+use super::snapshot::{NewTop, Refusal};
 use super::{Exposure, Phase, Supervisor, refuse};
 use crate::condition::{Completion, MergeState};
-use crate::control::{Answer, FREEZE_LEASE_MAX, MergeAct, MergeProgress, MergeStatus};
+use crate::control::{Answer, MergeAct, MergeProgress, MergeStatus};
 use crate::merging::MergeOrder;
 use crate::pace::Throttle;
 
@@ -324,9 +324,8 @@ impl Supervisor {
 
     /// Puts a new top on the volume, so that the upper layer takes no more writes.
     pub(super) fn put_top_on(&mut self) -> Result<Moved, Failure> {
-        self.prepare_top()?;
-        let frozen_at = self.freeze(FREEZE_LEASE_MAX)?;
-        let stall = self.change_top(frozen_at, Duration::ZERO)?;
+        self.prepare_top(NewTop::Plain)?;
+        let stall = self.change_to_prepared_top()?;
         tracing::info!("a new top is on the layer that is to be merged; clients waited for {stall:?}");
         Ok(Moved::Yes)
     }

@@ -24,7 +24,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use strongroom_datastore::file::{DatastoreError, Descriptor, LayerRecord, NewTags};
 use strongroom_keys::KeyError;
@@ -36,7 +36,7 @@ use super::restart::Outage;
 use super::rewrap::handed_over;
 use super::snapshot::{NewTop, Refusal};
 use super::{Phase, Supervisor, refuse};
-use crate::control::{Answer, Becomes, FREEZE_LEASE_MAX, NewKek, ReencryptAct};
+use crate::control::{Answer, Becomes, NewKek, ReencryptAct};
 
 /// What a volume was before it was to be encrypted or decrypted.
 struct Before {
@@ -154,9 +154,7 @@ impl Supervisor {
     /// volume is what it was, unless its worker is replaced: then its layers are opened below the
     /// new top.
     fn change_seal(&mut self, tags: NewTags, begin: impl FnOnce(&mut VolumeKek)) -> Result<(), Refusal> {
-        let Phase::Serving(_) = &self.phase else {
-            return Err(Refusal::because("no worker serves now; one is being started".to_owned()));
-        };
+        self.worker()?;
         if self.snapshot.is_some() {
             let message = "a snapshot of the volume is being made; ask again in a minute".to_owned();
             return Err(Refusal { code: "busy", message });
@@ -164,9 +162,8 @@ impl Supervisor {
         let (seal, descriptor) = (self.exposure.kek.seal(), self.exposure.head.descriptor().clone());
         let before = Before { seal, descriptor };
         begin(&mut self.exposure.kek);
-        let prepared = self.put_top(NewTop::OfSeal(tags));
-        let frozen_at = prepared.and_then(|()| self.freeze(FREEZE_LEASE_MAX));
-        match frozen_at.and_then(|at| self.change_top(at, Duration::ZERO)) {
+        let prepared = self.prepare_top(NewTop::OfSeal(tags));
+        match prepared.and_then(|()| self.change_to_prepared_top()) {
             Ok(stall) => {
                 tracing::info!("clients waited for {stall:?}");
                 Ok(())

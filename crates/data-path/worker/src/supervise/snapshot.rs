@@ -109,11 +109,9 @@ impl PendingSnapshot {
 impl Supervisor {
     /// Makes a snapshot, or begins to; then the answer comes when it is durable.
     pub(super) fn snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Option<Answer> {
-        let made = self.prepare(&snapshot, least_generation, None).and_then(|()| {
-            let frozen_at = self.freeze(FREEZE_LEASE_MAX)?;
-            self.change_over_for(snapshot, frozen_at, Duration::ZERO)
-        });
-        made.err().map(Answer::from)
+        let prepared = self.prepare(&snapshot, least_generation, None);
+        let changed = prepared.and_then(|()| self.change_to_prepared_top());
+        self.await_completion(snapshot, changed)
     }
 
     /// Prepares a snapshot that is made together with those of other volumes.
@@ -179,7 +177,8 @@ impl Supervisor {
                 return Some(Refusal { code: "not_frozen", message: reason }.into());
             }
         };
-        self.change_over_for(snapshot, frozen_at, COMPLETES_AFTER).err().map(Answer::from)
+        let changed = self.change_top(frozen_at, COMPLETES_AFTER);
+        self.await_completion(snapshot, changed)
     }
 
     /// Abandons a prepared snapshot, and serves clients again.
@@ -294,15 +293,11 @@ impl Supervisor {
             let reason = "the layer below the top is still being completed; try again in a minute";
             return Err(Refusal { code: "busy", message: reason.to_owned() });
         }
-        self.put_top(terms.map_or(NewTop::Plain, |terms| NewTop::Part(snapshot, terms)))
+        self.prepare_top(terms.map_or(NewTop::Plain, |terms| NewTop::Part(snapshot, terms)))
     }
 
     /// Durably names a new top, and has the worker prepare it.
-    pub(super) fn prepare_top(&mut self) -> Result<(), Refusal> {
-        self.put_top(NewTop::Plain)
-    }
-
-    pub(super) fn put_top(&mut self, what: NewTop<'_>) -> Result<(), Refusal> {
+    pub(super) fn prepare_top(&mut self, what: NewTop<'_>) -> Result<(), Refusal> {
         let worker = self.worker()?;
         if !worker.changes_top() {
             let reason = format!(
@@ -346,7 +341,7 @@ impl Supervisor {
         })
     }
 
-    fn worker(&mut self) -> Result<&mut WorkerProcess, Refusal> {
+    pub(super) fn worker(&mut self) -> Result<&mut WorkerProcess, Refusal> {
         match &mut self.phase {
             Phase::Serving(worker) => Ok(worker),
             Phase::Down(_) => Err(Refusal::down()),
@@ -371,7 +366,7 @@ impl Supervisor {
 
     /// Makes the worker hold clients' requests, after which it no longer writes. Returns when they
     /// began to wait.
-    pub(super) fn freeze(&mut self, lease: Duration) -> Result<Instant, Refusal> {
+    fn freeze(&mut self, lease: Duration) -> Result<Instant, Refusal> {
         let at = Instant::now();
         match self.worker()?.freeze(lease) {
             Ok(()) => Ok(at),
@@ -379,27 +374,33 @@ impl Supervisor {
         }
     }
 
-    /// Has the worker go on with the new top. The snapshot exists once it has completed the layer
-    /// that was the top.
-    fn change_over_for(
+    /// Returns the answer of a snapshot whose change has failed. Any other one exists, and is
+    /// answered, once the worker has completed the layer that was the top.
+    fn await_completion(
         &mut self,
         snapshot: NewSnapshot,
-        frozen_at: Instant,
-        completes_after: Duration,
-    ) -> Result<(), Refusal> {
-        let stall = self.change_top(frozen_at, completes_after)?;
-        tracing::info!("snapshot {}: clients waited for {stall:?}", snapshot.name);
-        self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall });
-        Ok(())
+        changed: Result<Duration, Refusal>,
+    ) -> Option<Answer> {
+        match changed {
+            Ok(stall) => {
+                tracing::info!("snapshot {}: clients waited for {stall:?}", snapshot.name);
+                self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall });
+                None
+            }
+            Err(refusal) => Some(refusal.into()),
+        }
+    }
+
+    /// Holds clients' requests, and has the worker go on with the prepared top and complete the
+    /// layer below it at once. Returns how long clients waited.
+    pub(super) fn change_to_prepared_top(&mut self) -> Result<Duration, Refusal> {
+        let frozen_at = self.freeze(FREEZE_LEASE_MAX)?;
+        self.change_top(frozen_at, Duration::ZERO)
     }
 
     /// Has the worker go on with the new top, and complete the layer below it after a delay.
     /// Returns how long clients waited.
-    pub(super) fn change_top(
-        &mut self,
-        frozen_at: Instant,
-        completes_after: Duration,
-    ) -> Result<Duration, Refusal> {
+    fn change_top(&mut self, frozen_at: Instant, completes_after: Duration) -> Result<Duration, Refusal> {
         let former = match self.worker()?.change_top(completes_after) {
             Ok(former) => former,
             Err(error) => {
