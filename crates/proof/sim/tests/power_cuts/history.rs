@@ -514,21 +514,26 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Adds a new top layer to the volume in use, and continues with a successor, which finds the
-    /// layer below in its present state.
-    fn change_over(&mut self) {
+    /// Puts a new top on the volume in use, to which nothing is written yet. Returns the moment
+    /// before that.
+    fn prepare_top(&mut self) -> Option<usize> {
         self.open();
         if self.layers >= LAYERS_MAX {
-            return;
+            return None;
         }
         let protection = self.sort.protection(&self.bench.kek);
         let begun = self.moment();
-        let Some(stages) = &mut self.open else { return };
-        match stages.volume.head.prepare_layer(protection, Some(LOG_BYTES_MIN)) {
-            Ok(()) => {}
-            Err(DatastoreError::NotClosed { .. }) => return,
+        match self.open.as_mut()?.volume.head.prepare_layer(protection, Some(LOG_BYTES_MIN)) {
+            Ok(()) => Some(begun),
+            Err(DatastoreError::NotClosed { .. }) => None,
             Err(error) => panic!("{error}"),
         }
+    }
+
+    /// Adds a new top layer to the volume in use, and continues with a successor, which finds the
+    /// layer below in its present state.
+    fn change_over(&mut self) {
+        let Some(begun) = self.prepare_top() else { return };
         self.additions.push(begun..=self.moment());
         self.changes_over += 1;
         // The previous worker's drain: its writes still go to the layer below.
@@ -540,18 +545,9 @@ impl<'a> Life<'a> {
     /// Adds a new top layer to the volume in use, and goes on with it in the same process: the
     /// stages of the former top stay as they are, and so does what they have in memory.
     fn change_top(&mut self) {
-        self.open();
-        if self.layers >= LAYERS_MAX {
-            return;
-        }
+        let Some(begun) = self.prepare_top() else { return };
         let protection = self.sort.protection(&self.bench.kek);
-        let begun = self.moment();
         let Some(stages) = &mut self.open else { return };
-        match stages.volume.head.prepare_layer(protection, Some(LOG_BYTES_MIN)) {
-            Ok(()) => {}
-            Err(DatastoreError::NotClosed { .. }) => return,
-            Err(error) => panic!("{error}"),
-        }
         let (top, deks) = stages.volume.head.prepared_blocks(protection).unwrap();
         let ciphers = if deks.is_empty() { Ciphers::Unencrypted } else { Ciphers::of(deks).unwrap() };
         let plain = stages.plain.with_new_top(top, ciphers).unwrap();

@@ -131,12 +131,8 @@ impl Read {
         let blocks = self.blocks();
         self.stamp = owners.look(blocks_of(self.extent), &mut self.places[..blocks]);
         let places = &self.places[..blocks];
-        let Some(first) = places.first().copied().filter(|_| self.stamp.is_some()) else {
-            return Start::At(0);
-        };
-        if places.contains(&Place::UNKNOWN) {
-            return Start::At(0);
-        }
+        let are_known = !places.contains(&Place::UNKNOWN);
+        let Some(first) = places.first().copied().filter(|_| are_known) else { return Start::At(0) };
         match (first.lower(), places.iter().all(|place| *place == first)) {
             (Some(level), true) => {
                 (self.level, self.stamp) = (level, None);
@@ -144,9 +140,9 @@ impl Read {
             }
             (None, true) => Start::Nowhere,
             (_, false) => {
-                let lower = places.iter().filter_map(|place| place.lower());
+                let mut lower = places.iter().filter_map(|place| place.lower());
                 let is_in_runs = |level| self.span_of(level).is_none_or(|span| self.are_all_of(span, level));
-                if lower.into_iter().any(|level| runs_only(level) && !is_in_runs(level)) {
+                if lower.any(|level| runs_only(level) && !is_in_runs(level)) {
                     return Start::At(0);
                 }
                 self.stamp = None;
@@ -268,10 +264,12 @@ impl Read {
         let first_block = self.extent.offset() / BLOCK_BYTES;
         let reaches = (layer_bytes / BLOCK_BYTES).saturating_sub(first_block) as usize;
         let blocks = self.blocks();
-        for block in (reaches..blocks).filter(|block| self.open.has(*block)) {
-            self.places[block] = Place::NOWHERE;
+        for block in reaches..blocks {
+            if self.open.has(block) {
+                self.open.close(block);
+                self.places[block] = Place::NOWHERE;
+            }
         }
-        (reaches..blocks).for_each(|block| self.open.close(block));
         let (Some(first), Some(last)) = (self.open.first(), self.open.last()) else { return Next::Ended };
         self.level += 1;
         self.asked = match reach {
