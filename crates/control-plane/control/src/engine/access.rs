@@ -49,11 +49,8 @@ impl Rights {
                 Self { at: vec![all], within: None }
             }
             Principal::User(user) => {
-                let grants = index.grants.iter().filter(|grant| grant.user == user);
-                Self {
-                    at: grants.filter_map(|grant| privileges_at(index, &grant.role)).collect(),
-                    within: None,
-                }
+                let at = index.grants_to(user).filter_map(|grant| privileges_at(index, &grant.role));
+                Self { at: at.collect(), within: None }
             }
             Principal::Token(id) => {
                 let Some(token) = index.credentials.iter().find(|token| token.id == id) else { return none };
@@ -66,11 +63,7 @@ impl Rights {
 
     /// The privileges at a place.
     pub fn at(&self, index: &Index, place: Place) -> PrivilegeSet {
-        let folder = match place {
-            Place::Vm(vm) => index.vm(vm).and_then(|vm| vm.folder),
-            Place::Site | Place::Folder(_) | Place::Datastore(_) => None,
-        };
-        self.at_place(place, folder)
+        self.at_place(place, folder_of(index, place))
     }
 
     /// The privileges for a VM or volume.
@@ -80,15 +73,8 @@ impl Rights {
 
     fn at_place(&self, place: Place, folder: Option<Uuid>) -> PrivilegeSet {
         let mut all = PrivilegeSet::default();
-        for at in &self.at {
-            let counts = match at.place {
-                Place::Site => true,
-                Place::Folder(of) => folder == Some(of) || place == at.place,
-                Place::Vm(_) | Place::Datastore(_) => place == at.place,
-            };
-            if counts {
-                all.add(&at.privileges);
-            }
+        for at in self.at.iter().filter(|at| counts_at(at.place, place, folder)) {
+            all.add(&at.privileges);
         }
         match &self.within {
             Some(within) => all.common(&within.at_place(place, folder)),
@@ -148,10 +134,27 @@ impl Rights {
     }
 }
 
+/// The folder that a VM or volume is in.
+pub(super) fn folder_of(index: &Index, place: Place) -> Option<Uuid> {
+    match place {
+        Place::Vm(vm) => index.vm(vm).and_then(|vm| vm.folder),
+        Place::Site | Place::Folder(_) | Place::Datastore(_) => None,
+    }
+}
+
+/// Whether a role that was given for a place counts at another one, which is in this folder.
+pub(super) fn counts_at(given_for: Place, place: Place, folder: Option<Uuid>) -> bool {
+    match given_for {
+        Place::Site => true,
+        Place::Folder(of) => folder == Some(of) || place == given_for,
+        Place::Vm(_) | Place::Datastore(_) => place == given_for,
+    }
+}
+
 /// The privileges of a role, if it is there.
 pub(super) fn privileges_of(index: &Index, role: &Name) -> Option<PrivilegeSet> {
     let built_in = BuiltInRole::named(role.as_str()).map(BuiltInRole::privileges);
-    built_in.or_else(|| index.roles.iter().find(|own| own.name == *role).map(|own| own.privileges.clone()))
+    built_in.or_else(|| index.own_role(role).map(|own| own.privileges.clone()))
 }
 
 fn privileges_at(index: &Index, role: &RoleAt) -> Option<PrivilegesAt> {

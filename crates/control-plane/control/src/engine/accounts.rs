@@ -17,7 +17,7 @@ use strongroom_api::{
 use strongroom_types::hex;
 use uuid::Uuid;
 
-use super::access::{Rights, find_folder, forbidden, needed, no_such, privileges_of};
+use super::access::{Rights, counts_at, find_folder, folder_of, forbidden, needed, no_such, privileges_of};
 use super::wishes::{Caller, idle};
 use super::{Control, Stop};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
@@ -75,8 +75,7 @@ impl Control {
             let user = find_user(index, named)?;
             covers_user(index, rights, user.id)?;
             let draft = without_credentials(index, self.draft().remove_named(user), user.id, |_| true);
-            let grants = index.grants.iter().filter(|grant| grant.user == user.id);
-            Ok(((), grants.fold(draft, |draft, grant| draft.remove(grant))))
+            Ok(((), index.grants_to(user.id).fold(draft, |draft, grant| draft.remove(grant))))
         })
     }
 
@@ -219,8 +218,7 @@ impl Control {
             let privileges =
                 privileges_of(index, &wish.role).ok_or_else(|| no_such("role", wish.role.as_str()))?;
             covers(index, rights, place, &privileges)?;
-            let all = index.grants.iter().filter(|grant| grant.user == user.id);
-            within(all.count(), GRANTS_OF_ONE_MAX, "roles of one user")?;
+            within(index.grants_to(user.id).count(), GRANTS_OF_ONE_MAX, "roles of one user")?;
             let record = GrantRecord {
                 id: Uuid::new_v4(),
                 user: user.id,
@@ -292,18 +290,8 @@ impl Control {
         };
         let held = Rights::of(&index, Principal::User(user.id)).at(&index, place);
         let lacks: PrivilegeSet = needs.iter().filter(|needed| !held.has(*needed)).collect();
-        let counts = |grant: &&Row<GrantRecord>| {
-            let folder = match place {
-                Place::Vm(vm) => index.vm(vm).and_then(|vm| vm.folder),
-                Place::Site | Place::Folder(_) | Place::Datastore(_) => None,
-            };
-            match grant.role.place {
-                Place::Site => true,
-                Place::Folder(of) => folder == Some(of),
-                Place::Vm(_) | Place::Datastore(_) => grant.role.place == place,
-            }
-        };
-        let grants = index.grants.iter().filter(|grant| grant.user == user.id).filter(counts);
+        let folder = folder_of(&index, place);
+        let grants = index.grants_to(user.id).filter(|grant| counts_at(grant.role.place, place, folder));
         let grants = grants.map(|grant| grant_view(&index, user, grant)).collect();
         Ok(Explanation { allowed: lacks.is_empty(), needs, lacks, grants })
     }
@@ -334,10 +322,8 @@ impl Control {
 
 /// Makes a transaction conditional on the caller's own roles.
 fn pinned(index: &Index, principal: Principal, draft: Draft) -> Draft {
-    let of_user = |draft: Draft, user: Uuid| {
-        let grants = index.grants.iter().filter(|grant| grant.user == user);
-        grants.fold(draft, |draft, grant| draft.present(grant))
-    };
+    let of_user =
+        |draft: Draft, user: Uuid| index.grants_to(user).fold(draft, |draft, grant| draft.present(grant));
     match principal {
         Principal::Machine => draft,
         Principal::User(user) => of_user(draft, user),
@@ -353,7 +339,7 @@ fn pinned(index: &Index, principal: Principal, draft: Draft) -> Draft {
 
 /// Makes a transaction conditional on a role of the site's own.
 pub(super) fn with_role(index: &Index, draft: Draft, role: &Name) -> Draft {
-    match index.roles.iter().find(|own| own.name == *role) {
+    match index.own_role(role) {
         Some(own) => draft.present(own),
         None => draft,
     }
@@ -383,7 +369,7 @@ pub(super) fn covers(
 
 /// Refuses power over a user that may do more than the caller.
 fn covers_user(index: &Index, rights: &Rights, user: Uuid) -> Result<(), Problem> {
-    for grant in index.grants.iter().filter(|grant| grant.user == user) {
+    for grant in index.grants_to(user) {
         let privileges = privileges_of(index, &grant.role.role).unwrap_or_default();
         covers(index, rights, grant.role.place, &privileges)?;
     }
@@ -423,9 +409,8 @@ pub(super) fn place_of_scope(index: &Index, rights: &Rights, scope: &Scope) -> R
 /// A scope with the names of today.
 pub(super) fn scope_of(index: &Index, place: Place) -> Scope {
     // An id is a reference as well.
-    let named = |name: Option<String>, id: String| {
-        Reference::try_from(name.unwrap_or(id)).unwrap_or_else(|_| unnamed())
-    };
+    let named =
+        |name: Option<String>, id: String| Reference::try_from(name.unwrap_or(id)).unwrap_or_default();
     match place {
         Place::Site => Scope::Site {},
         Place::Folder(id) => {
@@ -441,10 +426,6 @@ pub(super) fn scope_of(index: &Index, place: Place) -> Scope {
             Scope::Datastore { datastore: named(found, id.to_string()) }
         }
     }
-}
-
-fn unnamed() -> Reference {
-    Reference::default()
 }
 
 pub(super) fn scope_text(scope: &Scope) -> String {
@@ -491,8 +472,7 @@ fn user_view(index: &Index, user: &UserRecord) -> User {
 }
 
 fn grants_of(index: &Index, user: &UserRecord) -> Vec<Grant> {
-    let all = index.grants.iter().filter(|grant| grant.user == user.id);
-    all.map(|grant| grant_view(index, user, grant)).collect()
+    index.grants_to(user.id).map(|grant| grant_view(index, user, grant)).collect()
 }
 
 fn grant_view(index: &Index, user: &UserRecord, grant: &GrantRecord) -> Grant {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use strongroom_api::Name;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
 use strongroom_store::{Entries, Entry, KeyRange, Snapshot};
@@ -115,6 +116,16 @@ impl Index {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The roles that were given to a user.
+    pub fn grants_to(&self, user: Uuid) -> impl Iterator<Item = &Row<GrantRecord>> {
+        self.grants.iter().filter(move |grant| grant.user == user)
+    }
+
+    /// The role of the site's own with this name.
+    pub fn own_role(&self, name: &Name) -> Option<&Row<RoleRecord>> {
+        self.roles.iter().find(|own| own.name == *name)
     }
 
     /// The VM with this id.
