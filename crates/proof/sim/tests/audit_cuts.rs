@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use strongroom_audit::storage::{Directory, LogFile};
@@ -58,17 +59,26 @@ struct Place {
     directory: SimDirectory,
     rule: Option<Rule>,
     has_removed: AtomicBool,
+    /// Held during each sync of a file.
+    syncs: Arc<Mutex<()>>,
 }
 
 struct OpenFile {
     file: SimFile,
     rule: Option<Rule>,
-    syncs: std::cell::Cell<u64>,
+    synced: std::cell::Cell<u64>,
+    syncs: Arc<Mutex<()>>,
+}
+
+impl Place {
+    fn new(fs: &SimFs, rule: Option<Rule>) -> Self {
+        let directory = fs.open_directory(Path::new("/")).unwrap();
+        Self { directory, rule, has_removed: AtomicBool::new(false), syncs: Arc::default() }
+    }
 }
 
 fn place(fs: &SimFs, rule: Option<Rule>) -> Arc<dyn Directory> {
-    let directory = fs.open_directory(Path::new("/")).unwrap();
-    Arc::new(Place { directory, rule, has_removed: AtomicBool::new(false) })
+    Arc::new(Place::new(fs, rule))
 }
 
 impl Directory for Place {
@@ -78,7 +88,8 @@ impl Directory for Place {
 
     fn open(&self, name: &str, write: bool) -> io::Result<Box<dyn LogFile>> {
         let file = self.directory.open(name, OpenHow { write, create: write, ..OpenHow::default() })?;
-        Ok(Box::new(OpenFile { file, rule: self.rule, syncs: std::cell::Cell::new(0) }))
+        let syncs = Arc::clone(&self.syncs);
+        Ok(Box::new(OpenFile { file, rule: self.rule, synced: std::cell::Cell::new(0), syncs }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -118,10 +129,11 @@ impl LogFile for OpenFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.syncs.set(self.syncs.get() + 1);
+        let _held = self.syncs.lock();
+        self.synced.set(self.synced.get() + 1);
         let skipped = match self.rule {
             Some(Rule::FilesNotSynced) => true,
-            Some(Rule::SyncsEverySecond) => self.syncs.get().is_multiple_of(2),
+            Some(Rule::SyncsEverySecond) => self.synced.get().is_multiple_of(2),
             Some(Rule::NamesNotSynced | Rule::RemovalsNotSynced) | None => false,
         };
         if skipped { Ok(()) } else { Ok(self.file.sync()?) }
@@ -413,6 +425,48 @@ fn an_opening_that_syncs_no_name_is_caught() {
 fn every_power_cut_leaves_what_was_answered() {
     let key = key();
     println!("{}", campaign::until(CUTS, |seed| live(&key, seed, None)));
+}
+
+/// A file's first group finds no room, and the next one begins the file again: a power cut leaves
+/// one of them or none, and no mix that would be taken for damage.
+#[test]
+fn a_file_begun_again_for_want_of_room_is_never_a_mix_of_both() {
+    let key = key();
+    let actor = Actor { role: "host".into(), name: "h".into(), ..Actor::default() };
+    // The lines of both groups have the same lengths, and go over the edges of sectors.
+    let record = |letter: &str| Record::new(actor.clone(), "Get", Outcome::Done).reason(letter.repeat(400));
+    for seed in 1..=20 {
+        let fs = SimFs::new(seed);
+        let head_interval = Duration::from_secs(3600);
+        let options = Options { file_bytes: 1, file_age: None, head_records: u64::MAX, head_interval };
+        let place = Place::new(&fs, None);
+        let syncs = Arc::clone(&place.syncs);
+        let log = AuditLog::open(Arc::new(place), Box::new(key.clone()), options).unwrap();
+        // All others come during the first one's sync, and are one group.
+        let held = syncs.lock();
+        let first = log.append(&record("a"));
+        while fs.open_directory(Path::new("/")).unwrap().names().unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        let others: Vec<_> = (0..8).map(|_| log.append(&record("b"))).collect();
+        fs.record();
+        fs.set_capacity(Some(2 * 4096));
+        drop(held);
+        first.wait().unwrap();
+        assert!(others.into_iter().all(|other| other.wait().is_err()), "there is no room for them");
+        fs.set_capacity(None);
+        let begun_again = fs.moments();
+        log.append(&record("c")).wait().unwrap();
+        drop(log);
+        for moment in begun_again..fs.moments() {
+            for cut_seed in 0..400 {
+                let cut = fs.cut_at(moment, cut_seed);
+                if let Err(error) = open(&cut, &key, None) {
+                    panic!("seed {seed}, moment {moment}, cut seed {cut_seed}: {error}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -214,11 +214,15 @@ impl Writer {
     }
 
     /// The file that the next line begins. One of that name may be left from an attempt that found
-    /// no room.
+    /// no room: its lines are removed durably, since a power cut could otherwise mix them with the
+    /// next ones.
     fn new_file(&self) -> Result<Current, AuditError> {
         let file = self.shared.directory.open(&file_name(self.chain.next), true);
         let file = file.map_err(|error| refusal(&error))?;
-        file.set_length(0).map_err(|error| refusal(&error))?;
+        if file.length().map_err(|error| refusal(&error))? > 0 {
+            file.set_length(0).map_err(|error| refusal(&error))?;
+            file.sync().map_err(|error| failed(&error))?;
+        }
         Ok(Current { file, length: 0, ahead: 0, begun: OffsetDateTime::now_utc() })
     }
 
