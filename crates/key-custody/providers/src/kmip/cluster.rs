@@ -60,14 +60,19 @@ impl Cluster {
     /// # Errors
     /// [`ProviderError::Misconfigured`], as when TLS files cannot be read.
     pub fn new(config: &KmipConfig) -> Result<Self, ProviderError> {
+        let addresses = config.addresses()?;
+        let is_alone = addresses.len() == 1;
         let client = |server| {
             let mut options = ClientOptions::new(server, config.tls_files());
             options.server_name.clone_from(&config.server_name);
             options.request_timeout = Duration::from_millis(config.request_timeout_ms);
-            options.connect_timeout = options.connect_timeout.min(options.request_timeout);
+            // A server that is slow to connect is not given up unless there is another one.
+            if is_alone || options.connect_timeout > options.request_timeout {
+                options.connect_timeout = options.request_timeout;
+            }
             Client::new(options).map(Member::new).map(Arc::new).map_err(misconfigured)
         };
-        let members: Vec<_> = config.addresses()?.into_iter().map(client).collect::<Result<_, _>>()?;
+        let members: Vec<_> = addresses.into_iter().map(client).collect::<Result<_, _>>()?;
         let gaps = u32::try_from(members.len()).unwrap_or(u32::MAX).saturating_sub(1).max(1);
         let hedge_after = HEDGE_AFTER.min(2 * HEDGE_AFTER / gaps);
         Ok(Self {
