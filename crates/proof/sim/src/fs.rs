@@ -72,6 +72,14 @@ impl SimFs {
         state.history = Some(vec![now]);
     }
 
+    /// Gives up all content and every recorded moment. Handles that were leaked, as those of a
+    /// killed process are, then hold no memory.
+    pub fn discard(&self) {
+        let mut state = self.state();
+        state.medium = Medium::empty();
+        state.history = None;
+    }
+
     /// The number of recorded moments, which is the number of the next one. The last one is the
     /// present.
     pub fn moments(&self) -> usize {

@@ -95,6 +95,13 @@ pub fn used(size_blocks: u64) -> Vec<u64> {
     ranges.iter().cloned().flatten().filter(|block| *block < size_blocks).collect()
 }
 
+/// A life leaks the handles of its end.
+impl Drop for History {
+    fn drop(&mut self) {
+        self.fs.discard();
+    }
+}
+
 impl History {
     /// A life from the volume's creation on.
     pub fn of(kek: &Kek, seed: u64, steps: usize, rule: Option<Rule>, faults: Faults) -> Self {
