@@ -251,10 +251,7 @@ pub fn killed() {
         counts(&mut host.console(&spec), count);
 
         // The other direction.
-        let asked = host.request(generation, OperationKind::Suspend);
-        host.operate(&spec, &asked).unwrap();
-        let ended = host.await_operation(asked.operation);
-        assert_eq!(ended.state, OperationState::Done, "{ended:?}");
+        suspended_by_now(&host, &spec, generation);
         off(&host, &spec);
         generation += 1;
         let kind = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
@@ -291,6 +288,19 @@ fn settled(host: &Host, spec: &VmSpec) -> ObservedVm {
         vm.power.is_off()
             || vm.power == PowerState::Running && vm.supervisor_pid.is_some() && reason != Some("adopting")
     })
+}
+
+/// Suspends a VM, which may be at it still: a killed hostd has passed the request on, and nobody
+/// was answered.
+fn suspended_by_now(host: &Host, spec: &VmSpec, generation: u64) {
+    until("the VM is suspended", || {
+        let asked = host.request(generation, OperationKind::Suspend);
+        host.operate(spec, &asked).unwrap();
+        let ended = host.await_operation(asked.operation);
+        let is_suspended = ended.state == OperationState::Done
+            || host.await_vm(spec, |vm| vm.power != PowerState::Paused).power == PowerState::Suspended;
+        is_suspended.then_some(())
+    });
 }
 
 /// Waits for some hundreds of microseconds `times` times.
