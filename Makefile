@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-guests test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -40,6 +40,16 @@ test: ## format, lints, every test but the long ones, a slice of fuzzing; what C
 	cargo fmt --all --check
 	STRONGROOM_BIN=$(tested_program) scripts/run-tests --lint --workspace --all-targets
 	scripts/fuzz 5 kmip
+
+# Each kind of long test once: CI runs these after make test, with what that built.
+guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_during_a_merge_leaves_the_volume_as_it_was \
+  a_disk_goes_from_one_running_vm_to_another_with_its_content a_snapshot_is_of_all_disks_or_of_none_whoever_is_killed \
+  a_dump_is_sealed_and_opened_whole making_a_snapshot_is_timed_beside_images rewriting_is_measured_beside_copies \
+  a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was
+
+test-guests-slice: ## those of test-guests that CI runs as well; some minutes
+	scripts/install-packages test
+	STRONGROOM_BIN=$(tested_program) scripts/run-tests --lint --workspace --all-targets -- $(guest_slice)
 
 test-full: ## the same, the long whole-system tests, libvirt and systemd, and every supported file system
 	scripts/install-packages full

@@ -111,8 +111,8 @@ fn names(volume: &Volume<'_>) -> BTreeSet<String> {
 }
 
 /// Runs `strongroom --json volume ARGUMENTS` on the volume, killed as often as files come and go,
-/// until it is done. Returns its answer, and how often it was killed. There is no answer if the last
-/// kill came when all but that had been done.
+/// until it is done. Returns its answer, and how often it was killed. There is no answer if the
+/// last kill came when all but that had been done.
 fn killed_until_done(
     scratch: &Scratch,
     volume: &Volume<'_>,

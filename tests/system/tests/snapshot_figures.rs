@@ -105,6 +105,7 @@ fn guests_write_on_over_snapshots_of_one_instant() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn making_a_snapshot_is_timed_beside_images() {
     let scratch = Scratch::new();
     let found = measure(&scratch, &config(&scratch), Part::Create);
@@ -128,6 +129,7 @@ fn chains_are_read_and_written_and_merged_beside_others() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn rewriting_is_measured_beside_copies() {
     let scratch = Scratch::new();
     let config = config(&scratch);

@@ -18,6 +18,7 @@ const MEMORY_BYTES: u64 = 256 << 20;
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_dump_is_sealed_and_opened_whole() {
     let scratch = Scratch::new();
     let mut serving = Serving::start(&scratch);

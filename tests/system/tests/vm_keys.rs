@@ -15,6 +15,7 @@ const COUNT: &str = "until n=$(cat count); [ -n \"$n\" ]; do :; done; echo $n";
 const READ: &str = "dd if=/dev/vda bs=4096 count=1 2>/dev/null | tr -d '\\000'";
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

@@ -17,6 +17,7 @@ fn write(text: &str, block: u32) -> String {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

@@ -296,6 +296,7 @@ fn a_suspended_guest_goes_on_over_disks_with_other_layers() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_snapshot_is_of_all_disks_or_of_none_whoever_is_killed() {
     let scratch = Scratch::new();
     let (serving, id) = with_vm(&scratch, "--machine pc");

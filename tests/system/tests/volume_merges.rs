@@ -182,6 +182,7 @@ fn await_copied(volume: &Volume<'_>, bytes: u64) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn what_is_killed_during_a_merge_leaves_the_volume_as_it_was() {
     const ROUNDS: u8 = if cfg!(feature = "full") { 60 } else { 6 };
     let scratch = Scratch::new();

@@ -8,6 +8,7 @@ use strongroom_system_tests::{Scratch, Serving, datastore};
 const MARKER: &str = "strongroom-volume-moves-marker-91c4";
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_disk_goes_from_one_running_vm_to_another_with_its_content() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);
