@@ -306,7 +306,7 @@ impl Session for GuestSession<'_> {
 
 impl GuestSession<'_> {
     /// Measures with `beside` called beside the load. Servers may have replaced their processes at
-    /// [`Moment::Warm`].
+    /// [`Moment::Warm`]. If they replace them again meanwhile, their processor time is unknown.
     pub(crate) fn measure_beside(
         &mut self,
         warm_up: Duration,
@@ -326,7 +326,7 @@ impl GuestSession<'_> {
         let Self { load, running, device } = self;
         let mut sample = Sample::default();
         let mut watch = None;
-        let mut at_edge = || -> Result<Duration, SubjectError> {
+        let mut at_edge = || -> Result<Option<Duration>, SubjectError> {
             match watch.take() {
                 None => {
                     running.0.iter_mut().try_for_each(see_processes)?;
@@ -334,17 +334,21 @@ impl GuestSession<'_> {
                 }
                 Some(watch) => Watch::stop(watch, &mut sample)?,
             }
-            Ok(running.processor_time()?)
+            match running.processor_time() {
+                Err(ProgramError::Process { .. }) => Ok(None),
+                time => Ok(Some(time?)),
+            }
         };
         let loaded = load.run_beside(warm_up, duration, beside, &mut at_edge);
         let (loaded, [before, after]) = loaded.map_err(|error| failed(&running.0[0], error))?;
-        set(&mut sample, &loaded, after?.saturating_sub(before?));
+        let server_cpu = before?.zip(after?).map(|(before, after)| after.saturating_sub(before));
+        set(&mut sample, &loaded, server_cpu);
         Ok(sample)
     }
 }
 
 /// Stores the guests' results as metrics.
-fn set(sample: &mut Sample, loaded: &Loaded, server_cpu: Duration) {
+fn set(sample: &mut Sample, loaded: &Loaded, server_cpu: Option<Duration>) {
     let us = |duration: Duration| duration.as_secs_f64() * 1e6;
     let (operations, seconds) = (loaded.operations as f64, loaded.elapsed.as_secs_f64());
     if seconds > 0.0 {
@@ -352,7 +356,9 @@ fn set(sample: &mut Sample, loaded: &Loaded, server_cpu: Duration) {
         sample.set(Metric::MegabytesPerSecond, loaded.bytes as f64 / seconds / 1e6);
     }
     if operations > 0.0 {
-        sample.set(Metric::ServerCpuUsPerOperation, us(server_cpu) / operations);
+        if let Some(server_cpu) = server_cpu {
+            sample.set(Metric::ServerCpuUsPerOperation, us(server_cpu) / operations);
+        }
         sample.set(Metric::ClientCpuUsPerOperation, us(loaded.client_cpu) / operations);
     }
     for (metric, share) in

@@ -173,7 +173,7 @@ impl Session for Guests<'_> {
 
 impl Guests<'_> {
     /// Has all guests write while `count` pairs of windows pass, and verifies what they have
-    /// written, and that other processes serve them afterwards.
+    /// written, and that the same processes serve them throughout.
     fn load(
         &mut self,
         count: usize,
@@ -215,8 +215,8 @@ impl Guests<'_> {
             Ok::<_, SubjectError>((timed, pairs?))
         })?;
         for (((guest, timed), before), seed) in guests.iter_mut().zip(&timed).zip(servers).zip(0..) {
-            if guest.processes()? == before {
-                return Err("the snapshots have not interrupted a guest: the same processes serve it".into());
+            if guest.processes()? != before {
+                return Err("a snapshot has replaced the processes that serve a guest".into());
             }
             let blocks = guest.disk_bytes() / BLOCK_BYTES;
             guest.verify(endless(guest.disk_bytes(), seed), timed.operations.min(blocks))?;
