@@ -189,6 +189,15 @@ impl ApiArguments {
         match SavedSession::read(&file)? {
             Some(session) => self.plane.of_session(&session, &file),
             None => self.plane.with_bearer(self.options, || {
+                if self.api_token_file.is_none() && !file.exists() {
+                    return Err(CliError::Usage(format!(
+                        "there is no token here ({} is not there){}",
+                        file.display(),
+                        self.options.suggest(
+                            "; `strongroom login USER` signs in, or give the file of a token with --api-token-file FILE"
+                        )
+                    )));
+                }
                 let token = read_token(&file, self.options)?;
                 Ok(Bearer::Token { token, file })
             }),

@@ -291,7 +291,9 @@ impl Control {
 
     /// Takes a role from a user.
     pub fn delete_grant(&self, caller: &Caller, id: Uuid) -> Result<(), Problem> {
-        self.change(caller, format!("grant {id} was revoked"), |index, rights| {
+        let message = grant_text(&self.inventory.read(), id);
+        let message = message.map_or_else(|| format!("grant {id}"), |grant| format!("{grant} (grant {id})"));
+        self.change(caller, format!("{message} was revoked"), |index, rights| {
             let none = || no_such(AccessObject::Grant, &id.to_string());
             let grant = index.grants.get(&id.to_string()).ok_or_else(none)?;
             let place = grant.role.place;
@@ -568,6 +570,14 @@ fn grant_view(index: &Index, user: &UserRecord, grant: &GrantRecord) -> Grant {
         by: grant.by.clone(),
         created_unix_seconds: grant.created_unix_seconds,
     }
+}
+
+/// A grant in a sentence of the access log. Grants do not change.
+fn grant_text(index: &Index, id: Uuid) -> Option<String> {
+    let grant = index.grants.get(&id.to_string())?;
+    let user = index.users.get(&grant.user.to_string())?;
+    let place = scope_text(&scope_of(index, grant.role.place));
+    Some(format!("role {} of user {} {place}", grant.role.role, user.name))
 }
 
 fn roles(index: &Index) -> Vec<Role> {
