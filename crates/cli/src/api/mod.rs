@@ -58,8 +58,8 @@ const URL_VARIABLE: &str = "STRONGROOM_API";
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Control plane")]
 pub struct ControlPlaneArguments {
-    /// URL of the control plane, https://HOST:PORT [default: STRONGROOM_API, that of the session, or
-    /// the local `strongroom serve`]
+    /// URL of the control plane, https://HOST:PORT [default: STRONGROOM_API, that of the session,
+    /// or the local `strongroom serve`]
     #[arg(long, value_name = "URL")]
     api: Option<String>,
 
