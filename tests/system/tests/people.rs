@@ -1,5 +1,5 @@
-//! An administrator of a folder who has no cryptography, by the command line alone: made, signed in,
-//! at work, refused, signed out. Nothing that others can read shows a password or a token.
+//! An administrator of a folder who has no cryptography, by the command line alone: made, signed
+//! in, at work, refused, signed out. Nothing that others can read shows a password or a token.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
