@@ -188,6 +188,12 @@ pub enum CliError {
     /// The passphrase was not repeated.
     #[error("the two passphrases differ; nothing was created")]
     PassphrasesDiffer,
+    /// The password was not repeated.
+    #[error("the two passwords for {user} differ; nothing was changed: try again")]
+    PasswordsDiffer {
+        /// The user.
+        user: strongroom_api::Name,
+    },
     /// A file could not be used.
     #[error(transparent)]
     File(#[from] FileError),
@@ -363,6 +369,7 @@ impl CliError {
             Self::VmVolume { .. } => "vm_volume",
             Self::ProviderNeeded { .. } => "key_provider_needed",
             Self::PassphrasesDiffer => "passphrases_differ",
+            Self::PasswordsDiffer { .. } => "passwords_differ",
             Self::File(_) => "file",
             Self::Stack(_) => "stack",
             Self::Listen(_) | Self::Lanes(_) | Self::Start(_) => "start",

@@ -1,9 +1,6 @@
 //! `strongroom task`, `event`, `host`, `datastore`, `policy`: the control plane's other objects.
 
-use std::fmt::{self, Display};
-
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore};
 use strongroom_api::event::{Event, EventListQuery};
@@ -15,9 +12,9 @@ use strongroom_files::FileError;
 use strongroom_types::{display_bytes, parse_id, unix_milliseconds_now};
 use uuid::Uuid;
 
-use crate::api::{Api, ApiArguments, WaitArguments, follow, segment};
+use crate::api::{Api, ApiArguments, WaitArguments, follow, segment, show, table, time_ms, word};
 use crate::error::CliError;
-use crate::output::{Output, Table, utc};
+use crate::output::Output;
 use crate::progress::display_about;
 
 /// The default limit of a list.
@@ -59,49 +56,8 @@ pub struct TaskArguments {
     api: ApiArguments,
 }
 
-/// An answer of the API, and how it is shown to people.
-#[derive(Serialize)]
-#[serde(transparent)]
-struct Shown<T> {
-    answer: T,
-    #[serde(skip)]
-    text: String,
-}
-
-impl<T> Display for Shown<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-fn show<T: Serialize>(output: &Output, answer: T, text: impl Display) -> Result<(), CliError> {
-    output.answer(&Shown { text: text.to_string(), answer })
-}
-
-fn table<const COLUMNS: usize, T: Serialize>(
-    output: &Output,
-    answer: Page<T>,
-    head: [&str; COLUMNS],
-    none: &str,
-    row: impl Fn(&T) -> [String; COLUMNS],
-) -> Result<(), CliError> {
-    let rows: Vec<_> = answer.items.iter().map(row).collect();
-    let text = if rows.is_empty() { none.to_owned() } else { Table { head, rows }.to_string() };
-    show(output, answer, text)
-}
-
-/// The name of a value in JSON.
-fn word(value: impl Serialize) -> String {
-    let value = serde_json::to_value(value).unwrap_or_default();
-    value.as_str().unwrap_or_default().replace('_', "-")
-}
-
 fn object(object: &ObjectRef) -> String {
     object.name.clone()
-}
-
-fn time_ms(unix_ms: u64) -> String {
-    utc(unix_ms / 1000)
 }
 
 impl TaskCommand {

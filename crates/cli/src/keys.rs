@@ -431,7 +431,8 @@ fn terminal_for(path: &Path, next: &'static str) -> Result<Terminal, CliError> {
     Terminal::open().ok_or_else(|| CliError::NoKey { path: path.to_owned(), next })
 }
 
-fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliError> {
+/// The error for a question without an answer.
+pub fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliError> {
     answer.map_err(|error| match error {
         // All questions come before the first change.
         TerminalError::Interrupted => CliError::Declined,
@@ -445,17 +446,21 @@ fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliE
 /// Reads the passphrase from a descriptor that the caller opened for us, directly into secret
 /// memory.
 pub fn read_passphrase(descriptor: u32) -> Result<SecretBytes, CliError> {
+    read_secret(descriptor, "--passphrase-fd")
+}
+
+/// Reads a secret of one line from the descriptor that an option names.
+pub fn read_secret(descriptor: u32, option: &str) -> Result<SecretBytes, CliError> {
     let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
+    let failed = |path: PathBuf, error| CliError::File(FileError { action: "read", path, error });
     let file = File::open(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => CliError::Usage(format!(
-            "file descriptor {descriptor} is not open; open it as in: --passphrase-fd {descriptor} {descriptor}<FILE"
+            "file descriptor {descriptor} is not open; open it as in: {option} {descriptor} {descriptor}<FILE"
         )),
-        _ => CliError::File(FileError { action: "read the passphrase from", path: path.clone(), error }),
+        _ => failed(path.clone(), error),
     })?;
     read_line_of(file).map_err(|error| match error {
-        TerminalError::Io(error) => {
-            CliError::File(FileError { action: "read the passphrase from", path, error })
-        }
+        TerminalError::Io(error) => failed(path, error),
         error => asked(Err(error)).err().unwrap_or(CliError::Declined),
     })
 }

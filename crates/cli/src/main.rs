@@ -12,6 +12,7 @@
 //! This crate has no rules about volumes: it calls the crates below, and words their results.
 #![forbid(unsafe_code)]
 
+mod access;
 mod api;
 mod audit;
 mod completions;

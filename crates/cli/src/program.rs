@@ -10,6 +10,9 @@ use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 use strongroom_datastore::file::FORMAT_VERSION;
 use tracing_subscriber::EnvFilter;
 
+use crate::access::{
+    AccessCommand, FolderCommand, LoginArguments, LogoutArguments, RoleCommand, UserCommand,
+};
 use crate::audit::AuditCommand;
 use crate::completions::CompletionsArguments;
 use crate::disk::DiskCommand;
@@ -107,6 +110,22 @@ enum Command {
     /// List hosts
     #[command(subcommand)]
     Host(HostCommand),
+    /// Sign in to the control plane; later commands then act as this user
+    Login(LoginArguments),
+    /// End the session that `strongroom login` began
+    Logout(LogoutArguments),
+    /// Create, list and delete users, and change their passwords and second factors
+    #[command(subcommand)]
+    User(UserCommand),
+    /// List, show, create and delete roles, and give them to users
+    #[command(subcommand)]
+    Role(RoleCommand),
+    /// List, create and delete folders, and move VMs into them
+    #[command(subcommand)]
+    Folder(FolderCommand),
+    /// Review who may do what, read the access log, manage tokens for programs and sessions
+    #[command(subcommand)]
+    Access(AccessCommand),
     /// Check whether this machine is fit for encrypted VMs
     Doctor(DoctorArguments),
     /// List, show, rotate and destroy keys, and show their history
@@ -184,6 +203,12 @@ impl Program {
             Command::Task(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Event(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Host(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Login(arguments) => arguments.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Logout(arguments) => arguments.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::User(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Role(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Folder(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Access(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Doctor(arguments) => arguments.run(&output),
             Command::Key(command) => command.run(&output),
             Command::KeyProvider(command) => command.run(&output),

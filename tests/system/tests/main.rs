@@ -47,6 +47,7 @@ mod migrates;
 mod named_tests;
 mod opens_with_standard_tools;
 mod operations;
+mod people;
 mod planes;
 mod provider_secrets;
 mod reconnects_after_the_server_is_killed;

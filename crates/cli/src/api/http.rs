@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strongroom_api::{ErrorBody, ErrorCode};
+use strongroom_api::{ErrorBody, ErrorCode, Name};
 use strongroom_memory::secret::SecretBytes;
 use ureq::Agent;
 use ureq::http::{HeaderValue, Request, Response};
@@ -17,6 +17,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use zeroize::Zeroizing;
 
 use super::Options;
+use super::session::SESSION_ENDED;
 use crate::error::CliError;
 
 /// The longest response that is read, in bytes; a page of a thousand VMs is below 1 MiB.
@@ -35,32 +36,54 @@ const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
 pub struct Http {
     agent: Agent,
     url: String,
-    token: SecretBytes,
+    bearer: Bearer,
     ca_file: PathBuf,
-    token_file: PathBuf,
     options: Options,
 }
 
-/// The files that the trusted certificate and the token were read from, for messages.
-pub struct Files<'paths> {
-    /// The certificate's file.
-    pub ca: &'paths Path,
-    /// The token's file.
-    pub token: &'paths Path,
-    /// The options that name others.
-    pub options: Options,
+/// The trusted certificate.
+pub struct Trusted<'file> {
+    /// The certificate, as PEM.
+    pub pem: &'file [u8],
+    /// The file that it was read from, for messages.
+    pub file: &'file Path,
+}
+
+/// What requests authenticate with.
+pub enum Bearer {
+    /// Nothing: to sign in.
+    None,
+    /// A token.
+    Token {
+        /// The token.
+        token: SecretBytes,
+        /// The file that it was read from, for messages.
+        file: PathBuf,
+    },
+    /// The token of a person's session.
+    Session {
+        /// The token.
+        token: SecretBytes,
+        /// Who has signed in.
+        user: Name,
+    },
 }
 
 impl Http {
-    pub fn new(url: String, pem: &[u8], token: SecretBytes, files: &Files<'_>) -> Result<Self, CliError> {
+    pub fn new(
+        url: String,
+        trusted: &Trusted<'_>,
+        bearer: Bearer,
+        options: Options,
+    ) -> Result<Self, CliError> {
         let unusable = || {
-            let path = files.ca.display();
+            let path = trusted.file.display();
             CliError::Usage(format!(
                 "{path} holds no certificate{}",
-                files.options.suggest("; give the control plane's own with --api-ca FILE")
+                options.suggest("; give the control plane's own with --api-ca FILE")
             ))
         };
-        let roots: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(pem)
+        let roots: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(trusted.pem)
             .map(|der| der.map(|der| Certificate::from_der(&der).to_owned()))
             .collect::<Result<_, _>>()
             .map_err(|_| unusable())?;
@@ -88,8 +111,12 @@ impl Http {
                 "'{url}' is no address of a control plane: write https://HOST:PORT"
             )));
         }
-        let Files { ca, token: token_file, options } = *files;
-        Ok(Self { agent, url, token, ca_file: ca.to_owned(), token_file: token_file.to_owned(), options })
+        Ok(Self { agent, url, bearer, ca_file: trusted.file.to_owned(), options })
+    }
+
+    /// The control plane's URL.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     pub fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, CliError> {
@@ -108,7 +135,9 @@ impl Http {
             None => Vec::new(),
         };
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url));
-        request = request.header("authorization", self.authorization()?);
+        if let Some(authorization) = self.authorization()? {
+            request = request.header("authorization", authorization);
+        }
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
         }
@@ -125,11 +154,11 @@ impl Http {
     }
 
     pub fn stream(&self, path: &str, heard: &mut dyn FnMut(&str) -> bool) -> Result<(), CliError> {
-        let request = Request::get(format!("{}{path}", self.url))
-            .header("authorization", self.authorization()?)
-            .header("accept", "text/event-stream")
-            .body(())
-            .map_err(|error| self.unreachable(&error))?;
+        let mut request = Request::get(format!("{}{path}", self.url)).header("accept", "text/event-stream");
+        if let Some(authorization) = self.authorization()? {
+            request = request.header("authorization", authorization);
+        }
+        let request = request.body(()).map_err(|error| self.unreachable(&error))?;
         let answer = self.agent.run(request).map_err(|error| self.unanswered(error))?;
         if !answer.status().is_success() {
             let (status, content) = self.read(answer)?;
@@ -164,12 +193,16 @@ impl Http {
         }
     }
 
-    fn authorization(&self) -> Result<HeaderValue, CliError> {
-        let value = Zeroizing::new([b"Bearer ", self.token.expose()].concat());
+    fn authorization(&self) -> Result<Option<HeaderValue>, CliError> {
+        let token = match &self.bearer {
+            Bearer::None => return Ok(None),
+            Bearer::Token { token, .. } | Bearer::Session { token, .. } => token,
+        };
+        let value = Zeroizing::new([b"Bearer ", token.expose()].concat());
         let mut value = HeaderValue::from_bytes(&value)
             .map_err(|_| CliError::Usage("the token holds bytes that no token has".to_owned()))?;
         value.set_sensitive(true);
-        Ok(value)
+        Ok(Some(value))
     }
 
     fn read(&self, answer: Response<ureq::Body>) -> Result<(u16, Vec<u8>), CliError> {
@@ -221,20 +254,34 @@ impl Http {
     }
 
     fn refused(&self, status: u16, content: &[u8]) -> CliError {
-        match serde_json::from_slice::<ErrorBody>(content) {
-            Ok(ErrorBody { error }) if error.code == ErrorCode::Unauthorized => CliError::Api {
+        let error = match serde_json::from_slice::<ErrorBody>(content) {
+            Ok(ErrorBody { error }) => error,
+            Err(_) => return self.nonsense(&format!("status {status} without a reason")),
+        };
+        if error.code != ErrorCode::Unauthorized {
+            return CliError::problem(&error);
+        }
+        match &self.bearer {
+            // The control plane says what was wrong with the password.
+            Bearer::None => CliError::problem(&error),
+            Bearer::Token { file, .. } => CliError::Api {
                 code: "unauthorized".to_owned(),
                 message: format!(
                     "the control plane at {} does not know the token in {}{}",
                     self.url,
-                    self.token_file.display(),
+                    file.display(),
                     self.options.suggest(
                         "; give the file of one that it knows, such as control/token of its home, with --api-token-file FILE"
                     )
                 ),
             },
-            Ok(ErrorBody { error }) => CliError::problem(&error),
-            Err(_) => self.nonsense(&format!("status {status} without a reason")),
+            Bearer::Session { user, .. } => CliError::Api {
+                code: SESSION_ENDED.to_owned(),
+                message: format!(
+                    "the session of {user} at {} was ended, there or by another password; `strongroom login {user}` begins another",
+                    self.url
+                ),
+            },
         }
     }
 }

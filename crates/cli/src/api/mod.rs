@@ -4,27 +4,35 @@
 //! ```text
 //! <home>/control/api.json   its address
 //! <home>/control/api.crt    its certificate, the only one that is trusted
-//! <home>/control/token      the token of requests, readable only by its owner
+//! <home>/control/token      the first token, readable only by its owner
+//! <home>/session.json       the session of a person who has signed in, used before the first token
 //! ```
 
+mod answer;
 mod follow;
 mod http;
+mod session;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use strongroom_api::access::Done;
+use strongroom_api::limits::PAGE_MAX;
 use strongroom_api::task::Task;
-use strongroom_api::{IDEMPOTENCY_KEY_HEADER, Reference};
+use strongroom_api::{IDEMPOTENCY_KEY_HEADER, ListQuery, Page, Reference};
 use strongroom_files::FileError;
 use strongroom_jobs::state_file;
 use strongroom_memory::secret::SecretBytes;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
+pub use self::answer::{show, table, time_ms, word};
 pub use self::follow::{Begun, WaitArguments, follow, follow_with_images};
-use self::http::{Files, Http};
+pub use self::http::Bearer;
+use self::http::{Http, Trusted};
+pub use self::session::{SESSION_ENDED, SavedSession, saved_session_file};
 use crate::error::CliError;
 use crate::home::HomeArguments;
 
@@ -46,25 +54,35 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The environment variable with the control plane's URL.
 const URL_VARIABLE: &str = "STRONGROOM_API";
 
+/// Which control plane, and its certificate.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Control plane")]
+pub struct ControlPlaneArguments {
+    /// URL of the control plane, https://HOST:PORT [default: STRONGROOM_API, that of the session,
+    /// or the local `strongroom serve`]
+    #[arg(long, value_name = "URL")]
+    api: Option<String>,
+
+    /// Certificate of the control plane, PEM [default: that of the session, or of the local control
+    /// plane]
+    #[arg(long, value_name = "FILE")]
+    api_ca: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub home: HomeArguments,
+}
+
 /// How to reach the control plane.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Control plane")]
 pub struct ApiArguments {
-    /// URL of the control plane, https://HOST:PORT [default: STRONGROOM_API, or the local
-    /// `strongroom serve`]
-    #[arg(long, value_name = "URL")]
-    api: Option<String>,
+    #[command(flatten)]
+    plane: ControlPlaneArguments,
 
-    /// Certificate of the control plane, PEM [default: that of the local control plane]
-    #[arg(long, value_name = "FILE")]
-    api_ca: Option<PathBuf>,
-
-    /// File with the access token [default: the first token of the local control plane]
+    /// File with the access token, or with a session of `strongroom login` [default: the session,
+    /// or the first token of the local control plane]
     #[arg(long, value_name = "FILE")]
     api_token_file: Option<PathBuf>,
-
-    #[command(flatten)]
-    home: HomeArguments,
 
     /// Which options the command has, for what it suggests.
     #[arg(skip)]
@@ -107,26 +125,83 @@ pub fn write_address(control_home: &Path, url: &str) -> Result<(), CliError> {
 /// A control plane.
 pub struct Api {
     http: Http,
+    certificate: Zeroizing<Vec<u8>>,
+}
+
+impl ControlPlaneArguments {
+    /// The URL that an option or the environment names.
+    fn named_url(&self) -> Option<String> {
+        self.api.clone().or_else(|| std::env::var(URL_VARIABLE).ok())
+    }
+
+    /// Reads address and certificate, to sign in. It sends no request.
+    pub fn to_sign_in(&self) -> Result<Api, CliError> {
+        self.with_bearer(Options::All, || Ok(Bearer::None))
+    }
+
+    fn with_bearer(
+        &self,
+        options: Options,
+        bearer: impl FnOnce() -> Result<Bearer, CliError>,
+    ) -> Result<Api, CliError> {
+        let home = self.home.path()?.join(CONTROL_DIRECTORY);
+        let url = match self.named_url() {
+            Some(url) => url,
+            None => address_for(&home, options)?,
+        };
+        let file = self.api_ca.clone().unwrap_or_else(|| home.join(CERTIFICATE_FILE));
+        let pem = read(&file)?;
+        Api::new(url, pem, &file, bearer()?, options)
+    }
+
+    /// The control plane of a session, which gets that session's token and no other's.
+    fn of_session(&self, session: &SavedSession, file: &Path) -> Result<Api, CliError> {
+        session.expect_current()?;
+        if let Some(named) = self.named_url() {
+            session.expect_url(&named)?;
+        }
+        match &self.api_ca {
+            Some(ca) => Api::new(session.url.clone(), read(ca)?, ca, session.bearer()?, Options::All),
+            None => session.connect(file),
+        }
+    }
 }
 
 impl ApiArguments {
-    /// The control plane of this machine, with this home.
+    /// The control plane of this machine, with this home and its first token.
     pub fn of_home(home: &HomeArguments) -> Self {
-        Self { home: home.clone(), options: Options::None, ..Self::default() }
+        let plane = ControlPlaneArguments { home: home.clone(), ..ControlPlaneArguments::default() };
+        Self { plane, options: Options::None, ..Self::default() }
     }
 
     /// Reads the address, certificate and token. It sends no request.
     pub fn connect(&self) -> Result<Api, CliError> {
-        let home = self.home.path()?.join(CONTROL_DIRECTORY);
-        let given = self.api.clone().or_else(|| std::env::var(URL_VARIABLE).ok());
-        let url = match given {
-            Some(url) => url,
-            None => address_for(&home, self.options)?,
+        let home = self.plane.home.path()?;
+        let file = match (&self.api_token_file, self.options) {
+            (Some(file), _) => file.clone(),
+            (None, Options::All) => {
+                let saved = saved_session_file(&home);
+                // A person who has signed in acts as that user, and not with the first token.
+                if saved.exists() { saved } else { home.join(CONTROL_DIRECTORY).join(TOKEN_FILE) }
+            }
+            (None, Options::None) => home.join(CONTROL_DIRECTORY).join(TOKEN_FILE),
         };
-        let ca = self.api_ca.clone().unwrap_or_else(|| home.join(CERTIFICATE_FILE));
-        let token = self.api_token_file.clone().unwrap_or_else(|| home.join(TOKEN_FILE));
-        let files = Files { ca: &ca, token: &token, options: self.options };
-        Ok(Api { http: Http::new(url, &read(&ca)?, read_token(&token, self.options)?, &files)? })
+        match SavedSession::read(&file)? {
+            Some(session) => self.plane.of_session(&session, &file),
+            None => self.plane.with_bearer(self.options, || {
+                if self.api_token_file.is_none() && !file.exists() {
+                    return Err(CliError::Usage(format!(
+                        "there is no token here ({} is not there){}",
+                        file.display(),
+                        self.options.suggest(
+                            "; `strongroom login USER` signs in, or give the file of a token with --api-token-file FILE"
+                        )
+                    )));
+                }
+                let token = read_token(&file, self.options)?;
+                Ok(Bearer::Token { token, file })
+            }),
+        }
     }
 }
 
@@ -167,7 +242,28 @@ fn read_token(path: &Path, options: Options) -> Result<SecretBytes, CliError> {
     Ok(SecretBytes::from_slice_and_wipe(&mut token)?)
 }
 
+impl SavedSession {
+    /// Its control plane, by the certificate that was trusted at the sign-in. `file` has the
+    /// session. It sends no request.
+    pub fn connect(&self, file: &Path) -> Result<Api, CliError> {
+        let pem = Zeroizing::new(self.certificate.as_bytes().to_vec());
+        Api::new(self.url.clone(), pem, file, self.bearer()?, Options::All)
+    }
+}
+
 impl Api {
+    fn new(
+        url: String,
+        certificate: Zeroizing<Vec<u8>>,
+        certificate_file: &Path,
+        bearer: Bearer,
+        options: Options,
+    ) -> Result<Self, CliError> {
+        let trusted = Trusted { pem: &certificate, file: certificate_file };
+        let http = Http::new(url, &trusted, bearer, options)?;
+        Ok(Self { http, certificate })
+    }
+
     /// Gets a resource.
     pub fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, CliError> {
         self.http.get(path)
@@ -181,6 +277,34 @@ impl Api {
     ) -> Result<Answer, CliError> {
         let text = http::query(query)?;
         self.http.get(&if text.is_empty() { path.to_owned() } else { format!("{path}?{text}") })
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> &str {
+        self.http.url()
+    }
+
+    /// The certificate that is trusted, as PEM.
+    pub fn certificate(&self) -> &[u8] {
+        &self.certificate
+    }
+
+    /// Gets all pages of a list.
+    pub fn list<Item: DeserializeOwned>(&self, path: &str) -> Result<Page<Item>, CliError> {
+        let mut query = ListQuery { limit: Some(PAGE_MAX), cursor: None };
+        let mut all: Page<Item> = self.query(path, &query)?;
+        while let Some(cursor) = all.next.take() {
+            query.cursor = Some(cursor);
+            let page: Page<Item> = self.query(path, &query)?;
+            all.items.extend(page.items);
+            all.next = page.next;
+        }
+        Ok(all)
+    }
+
+    /// Removes something at once, without a task.
+    pub fn remove(&self, path: &str) -> Result<(), CliError> {
+        self.http.send("DELETE", path, None::<&()>, &[]).map(|Done {}| ())
     }
 
     /// Starts a task.

@@ -33,6 +33,10 @@ pub struct CreateArguments {
     #[arg(long, value_name = "NAME", value_parser = parse_reference)]
     datastore: Option<Reference>,
 
+    /// Folder of the disk; roles that count in it count for the disk
+    #[arg(long, value_name = "FOLDER", value_parser = parse_reference)]
+    folder: Option<Reference>,
+
     /// Allocate all of its space now
     #[arg(long)]
     thick: bool,
@@ -63,7 +67,7 @@ impl CreateArguments {
         let wish = CreateVolume {
             name: self.name.clone(),
             size_bytes: self.size,
-            folder: None,
+            folder: self.folder.clone(),
             datastore: self.datastore.clone(),
             thick: self.thick,
             integrity: self.integrity,

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_api::Name;
 use strongroom_api::host::Host;
 use strongroom_api::vm::{
     AddDisk, Board, Cdrom, CreateVm, DiskFrontend, DiskKind, EncryptionWish, Firmware, MemorySize, VmView,
 };
+use strongroom_api::{Name, Reference};
 use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
 
@@ -20,7 +20,7 @@ use super::options::{
     parse_disk, parse_memory,
 };
 use super::seed::{SEED_DISK, SeedArguments};
-use crate::api::{ApiArguments, WaitArguments, follow_with_images, segment};
+use crate::api::{ApiArguments, WaitArguments, follow_with_images, parse_reference, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -82,6 +82,10 @@ pub struct CreateArguments {
     /// Datastore [default: the only one]
     #[arg(long, value_name = "NAME")]
     datastore: Option<String>,
+
+    /// Folder of the VM; roles that count in it count for the VM
+    #[arg(long, value_name = "FOLDER", value_parser = parse_reference)]
+    folder: Option<Reference>,
 
     /// Policy of the VM
     #[arg(long, value_name = "NAME")]
@@ -218,7 +222,7 @@ impl CreateArguments {
         Ok(CreateVm {
             name: self.name.clone(),
             datastore: self.datastore.clone(),
-            folder: None,
+            folder: self.folder.clone(),
             policy: self.policy.clone(),
             board: Board { machine: self.machine.into(), ..Board::default() },
             firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },

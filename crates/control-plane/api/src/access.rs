@@ -91,7 +91,7 @@ pub struct CreateUser {
     pub password: Password,
 }
 
-/// A new user. Only this answer has the secret of the second factor.
+/// A user with a new second factor. Only this answer has its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NewUser {
     /// The user.
@@ -109,6 +109,10 @@ pub struct User {
     pub name: Name,
     /// When it was made, in seconds since 1970.
     pub created_unix_seconds: u64,
+    /// When it last signed in, in seconds since 1970; absent if it never did, or not since the
+    /// control plane records it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_sign_in_unix_seconds: Option<u64>,
     /// Its roles.
     pub grants: Vec<Grant>,
 }
@@ -120,6 +124,15 @@ pub struct ChangePassword {
     /// The new password. All sessions of the user end.
     pub password: Password,
     /// The present password, which a user gives to change its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<Password>,
+}
+
+/// A request for another second factor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenewSecondFactor {
+    /// The present password, which a user gives for its own second factor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<Password>,
 }
@@ -390,6 +403,17 @@ pub struct AccessLogQuery {
     #[param(minimum = 1, maximum = 1000)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+    /// Only entries from this time on, in seconds since 1970.
+    #[param(minimum = 0, maximum = 9223372036854775807_i64)]
+    #[serde(
+        default,
+        deserialize_with = "crate::event::event_number",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub since_unix_seconds: Option<u64>,
+    /// Only entries of this caller: the name of a user or token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Name>,
 }
 
 /// The privileges of a sentence.

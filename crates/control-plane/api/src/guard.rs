@@ -7,7 +7,8 @@
 
 use crate::Privilege;
 use crate::access::{
-    ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Explain, MoveVm, SignIn,
+    ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Explain, MoveVm,
+    RenewSecondFactor, SignIn,
 };
 use crate::datastore::{AddDatastore, RebuildDatastore};
 use crate::policy::CreatePolicy;
@@ -512,6 +513,7 @@ whole! {
     SignIn { user, password, code }
     CreateUser { name, password }
     ChangePassword { password, current }
+    RenewSecondFactor { current }
     CreateRole { name, privileges }
     CreateFolder { name }
     CreateGrant { user, role, scope }

@@ -83,6 +83,13 @@ impl fmt::Display for Reference {
     }
 }
 
+/// A name is shorter than the longest reference.
+impl From<crate::Name> for Reference {
+    fn from(name: crate::Name) -> Self {
+        Self(name.into())
+    }
+}
+
 impl TryFrom<String> for Reference {
     type Error = String;
 

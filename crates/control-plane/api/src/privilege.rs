@@ -1,6 +1,7 @@
 //! Privileges, and the roles that every site has.
 
 use std::collections::BTreeSet;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -115,6 +116,37 @@ impl Privilege {
         }
     }
 
+    /// What it permits, as a part of a sentence.
+    pub const fn permits(self) -> &'static str {
+        match self {
+            Self::View => "see objects, their states, tasks and events",
+            Self::Power => "start, stop, pause, suspend and reset VMs",
+            Self::Console => "open consoles and screens",
+            Self::Export => "read dumps, and copies of disks in plain text",
+            Self::Backup => "read maps of volumes, and have volumes checked: neither shows content",
+            Self::Create => "make VMs and volumes",
+            Self::Configure => "change VMs and volumes",
+            Self::GuestControl => {
+                "decide what a guest runs: kernel, boot order, CD-ROM, network cards, screen, content of disks"
+            }
+            Self::Snapshot => "make and delete snapshots",
+            Self::Delete => "delete VMs, volumes and dumps",
+            Self::Access => "reach the content of encrypted VMs, with the privilege for the way there",
+            Self::AddDisk => "add disks to encrypted VMs",
+            Self::Clone => "clone encrypted VMs and volumes",
+            Self::Decrypt => "make clones in plain text of what is encrypted",
+            Self::Encrypt => "make encrypted clones of what is in plain text",
+            Self::EncryptNew => "make encrypted VMs and volumes",
+            Self::Recrypt => "move encrypted VMs to other keys, and set how long their data keys are used",
+            Self::ManageKeys => "choose an existing key for a new VM",
+            Self::ManagePolicies => "make and delete policies",
+            Self::RegisterVm => "register the VMs of a datastore",
+            Self::Datastores => "add, remove and scan datastores",
+            Self::Roles => "make users, roles, folders and grants, and move VMs between folders",
+            Self::Audit => "read the access log, and who may do what",
+        }
+    }
+
     /// Whether it reaches keys or the content of what is encrypted, so that an administrator
     /// without cryptography does not have it.
     pub const fn is_cryptographic(self) -> bool {
@@ -144,6 +176,22 @@ impl Privilege {
             | Self::Audit => false,
         }
     }
+}
+
+impl FromStr for Privilege {
+    type Err = UnknownPrivilege;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPrivilege> {
+        let known = Self::ALL.into_iter().find(|privilege| privilege.as_str() == text);
+        known.ok_or_else(|| UnknownPrivilege { named: text.to_owned() })
+    }
+}
+
+/// A text that names no privilege.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no privilege '{named}'; name some of {}", PrivilegeSet::all())]
+pub struct UnknownPrivilege {
+    named: String,
 }
 
 /// A set of privileges.
@@ -258,6 +306,7 @@ mod tests {
         assert_eq!(PrivilegeSet::all().iter().count(), Privilege::ALL.len());
         for privilege in Privilege::ALL {
             assert_eq!(serde_json::to_value(privilege).unwrap(), privilege.as_str());
+            assert_eq!(privilege.as_str().parse(), Ok(privilege));
         }
     }
 }

@@ -132,6 +132,80 @@ fn a_session_takes_a_password_and_a_code_that_counts_once() {
     assert_eq!(ada.get("/v1/me").status, 401);
 }
 
+#[test]
+fn a_second_factor_is_renewed_with_the_password_and_ends_sessions() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut ada = user(&server, "ada", "operator", &site());
+    for body in [json!({}), json!({ "current": "correct horse batterz" })] {
+        let refused = ada.post("/v1/users/ada/second-factor", &body);
+        assert_eq!((refused.status, refused.code().as_str()), (403, "forbidden"), "{}", refused.body);
+    }
+    assert_eq!(ada.get("/v1/me").status, 200, "nothing was changed");
+    let renewed = ada.post("/v1/users/ada/second-factor", &json!({ "current": PASSWORD }));
+    assert_eq!(renewed.status, 201, "{}", renewed.body);
+    assert_eq!(ada.get("/v1/me").status, 401);
+    // One with every right of the user renews it without that password.
+    let mut admin = server.client();
+    let last = renewed;
+    let renewed = admin.post("/v1/users/ada/second-factor", &json!({}));
+    assert_eq!(renewed.status, 201, "{}", renewed.body);
+    let mut sign_in = |made: &Answer| {
+        // The user has signed in with the code of this step.
+        let code = code_at(&from_base32(made.json()["totp_secret"].as_str().unwrap()), now() + 30);
+        ada.post("/v1/sessions", &json!({ "user": "ada", "password": PASSWORD, "code": code })).status
+    };
+    assert_eq!((sign_in(&last), sign_in(&renewed)), (401, 201));
+}
+
+#[test]
+fn a_caller_lists_the_grants_that_it_has_or_may_revoke() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut admin = server.client();
+    assert_eq!(admin.post("/v1/folders", &json!({ "name": "tenant" })).status, 201);
+    let folder = json!({ "type": "folder", "folder": "tenant" });
+    let mut tess = user(&server, "tess", "administrator", &folder);
+    let mut olga = user(&server, "olga", "operator", &folder);
+    let mut bob = user(&server, "bob", "operator", &site());
+    let mut audrey = user(&server, "audrey", "auditor", &site());
+    let users = |client: &mut Client| {
+        let list = client.get("/v1/grants").json();
+        let items = list["items"].as_array().unwrap().iter();
+        let mut users: Vec<String> = items.map(|one| one["user"].as_str().unwrap().to_owned()).collect();
+        users.sort();
+        users.join(" ")
+    };
+    assert_eq!(users(&mut tess), "olga tess");
+    assert_eq!((users(&mut olga), users(&mut bob)), ("olga".to_owned(), "bob".to_owned()));
+    assert_eq!(users(&mut audrey), "audrey bob olga tess");
+    assert_eq!(users(&mut admin), "audrey bob olga tess");
+}
+
+#[test]
+fn the_access_log_is_searched_by_caller_and_time() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let begun = now();
+    let mut bob = user(&server, "bob", "operator", &site());
+    assert_eq!(bob.get("/v1/access/log").status, 403);
+    let mut admin = server.client();
+    let kinds = |query: &str, admin: &mut Client| {
+        let log = admin.get(&format!("/v1/access/log?{query}")).json();
+        assert_eq!(log["total"], log["items"].as_array().unwrap().len(), "{log}");
+        let kinds = log["items"].as_array().unwrap().iter().map(|entry| entry["kind"].as_str().unwrap());
+        kinds.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(kinds("by=bob", &mut admin), "signed_in refused");
+    assert_eq!(kinds(&format!("by=bob&since_unix_seconds={begun}"), &mut admin), "signed_in refused");
+    assert_eq!(kinds("by=bob&after=0", &mut admin), "signed_in refused");
+    assert_eq!(kinds(&format!("since_unix_seconds={}", begun + 3600), &mut admin), "");
+    assert_eq!(kinds("by=eve", &mut admin), "");
+    let review = admin.get("/v1/access").json();
+    let last = review["users"][0]["last_sign_in_unix_seconds"].as_u64().unwrap();
+    assert!((begun..=now()).contains(&last), "{review}");
+}
+
 /// Each way that leads to what an encrypted guest keeps. The same requests are possible for a VM in
 /// plain text, and for an administrator.
 #[test]
@@ -279,6 +353,7 @@ fn nobody_gives_or_takes_over_what_it_does_not_have() {
     let forbidden = |answer: &Answer| assert_eq!(answer.status, 403, "{}", answer.body);
     // The password of one that may do more, and its deletion.
     forbidden(&mallory.post("/v1/users/ada/password", &json!({ "password": "a password of mine" })));
+    forbidden(&mallory.post("/v1/users/ada/second-factor", &json!({})));
     forbidden(&mallory.ask("DELETE", "/v1/users/ada", &[], None));
     // In the folder, Tess may read what the VM keeps.
     forbidden(&mallory.post("/v1/vms/web1/folder", &json!({ "folder": "tenant" })));

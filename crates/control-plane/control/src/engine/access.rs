@@ -238,7 +238,7 @@ impl Control {
             Some(Err(problem)) => return Err(problem),
         };
         if let Some(needs) = needs {
-            let hidden = || path.map_or_else(|| forbidden(&[Privilege::View]), not_there);
+            let hidden = || path.map_or_else(|| lacks_view(&index), |part| not_there(&index, part));
             caller.needs.push(judge(&index, &rights, found, needs, hidden)?);
         }
         Ok(Admitted { caller, path: Some(found) })
@@ -261,7 +261,7 @@ impl Control {
         let rights = Rights::of(&index, caller.principal);
         for PartOf { part, on } in parts {
             let place = self::on(&index, path, *on)?;
-            let hidden = || not_on(*on);
+            let hidden = || not_on(&index, *on);
             caller.needs.push(judge(&index, &rights, place, part.needs(), hidden)?);
         }
         Ok(caller)
@@ -273,7 +273,7 @@ impl Control {
         let Some(asked) = caller.asked() else { return Ok(()) };
         if asked.needs.is_empty() {
             tracing::error!(caller = %caller.name, "a request was not judged");
-            return Err(forbidden(&[]));
+            return Err(forbidden(index, Place::Site, &[]));
         }
         may(index, &asked)
     }
@@ -373,7 +373,7 @@ fn judge(
     }
     let privileges = needed(index, place, needs);
     let lacks: Vec<Privilege> = privileges.iter().copied().filter(|needed| !held.has(*needed)).collect();
-    if lacks.is_empty() { Ok(NeedAt { place, privileges }) } else { Err(forbidden(&lacks)) }
+    if lacks.is_empty() { Ok(NeedAt { place, privileges }) } else { Err(forbidden(index, place, &lacks)) }
 }
 
 /// The privileges that are needed at a place.
@@ -394,20 +394,44 @@ pub(super) fn may(index: &Index, asked: &AskedBy) -> Result<(), Problem> {
         let lacks: Vec<Privilege> =
             need.privileges.iter().copied().filter(|needed| !held.has(*needed)).collect();
         if !lacks.is_empty() {
-            return Err(forbidden(&lacks));
+            return Err(forbidden(index, need.place, &lacks));
         }
     }
     Ok(())
 }
 
-/// The caller lacks privileges.
-pub(super) fn forbidden(lacks: &[Privilege]) -> Problem {
+/// The next step of a caller that lacks a privilege.
+pub(super) const ASK_FOR_A_ROLE: &str =
+    "`strongroom role list` says which role has it; ask someone who has it for that role";
+
+/// The caller lacks privileges at a place that it may view.
+pub(super) fn forbidden(index: &Index, place: Place, lacks: &[Privilege]) -> Problem {
     let names: Vec<&str> = lacks.iter().copied().map(Privilege::as_str).collect();
+    let place = called(index, place);
     let message = match names.as_slice() {
-        [] => "the caller's roles do not permit this".to_owned(),
-        names => format!("the caller's roles do not permit this: it takes {}", names.join(", ")),
+        [] => format!("the caller's roles for {place} do not permit this"),
+        names => {
+            format!("the caller's roles for {place} do not permit this: it takes {}", names.join(", "))
+        }
     };
-    Problem::new(ErrorCode::Forbidden, message).next("GET /v1/roles says what each role permits")
+    Problem::new(ErrorCode::Forbidden, message).next(ASK_FOR_A_ROLE)
+}
+
+/// A place in a sentence.
+fn called(index: &Index, place: Place) -> String {
+    let or_id = |kind: &str, name: Option<String>, id: String| format!("{kind} {}", name.unwrap_or(id));
+    match place {
+        Place::Site => "the site".to_owned(),
+        Place::Folder(id) => {
+            let found = index.folders.get(&id.to_string());
+            or_id("folder", found.map(|folder| folder.name.to_string()), id.to_string())
+        }
+        Place::Vm(id) => index.vm(id).map_or_else(|| format!("VM {id}"), |vm| problems::called(vm)),
+        Place::Datastore(id) => {
+            let found = index.datastores.get(&id.to_string());
+            or_id("datastore", found.map(|datastore| datastore.name.to_string()), id.to_string())
+        }
+    }
 }
 
 /// The place that a part of a path names.
@@ -419,15 +443,19 @@ fn place_of(index: &Index, part: PathPart<'_>) -> Result<Place, Problem> {
         // The others are objects of the site, whose operations take privileges there.
         _ => Some(Place::Site),
     };
-    found.ok_or_else(|| not_there(part))
+    found.ok_or_else(|| not_there(index, part))
 }
 
-fn not_there(part: PathPart<'_>) -> Problem {
+fn lacks_view(index: &Index) -> Problem {
+    forbidden(index, Place::Site, &[Privilege::View])
+}
+
+fn not_there(index: &Index, part: PathPart<'_>) -> Problem {
     let kind = match part.parameter {
         "vm" => ObjectKind::Vm,
         "volume" => ObjectKind::Volume,
         "datastore" => ObjectKind::Datastore,
-        _ => return forbidden(&[Privilege::View]),
+        _ => return lacks_view(index),
     };
     problems::not_found(kind, part.value)
 }
@@ -452,30 +480,50 @@ fn on(index: &Index, path: Option<Place>, on: On<'_>) -> Result<Place, Problem> 
         On::Vm(named) => index.find_any(named).map(|vm| Place::Vm(vm.id)),
         On::Volume(named) => find(index, named).ok().map(|found| Place::Vm(found.owner.id)),
     };
-    found.ok_or_else(|| not_on(on))
+    found.ok_or_else(|| not_on(index, on))
 }
 
-fn not_on(on: On<'_>) -> Problem {
+fn not_on(index: &Index, on: On<'_>) -> Problem {
     match on {
-        On::Path | On::Site | On::Folder(None) | On::Datastore(None) => forbidden(&[Privilege::View]),
-        On::Folder(Some(named)) => no_such("folder", named),
+        On::Path | On::Site | On::Folder(None) | On::Datastore(None) => lacks_view(index),
+        On::Folder(Some(named)) => no_such(AccessObject::Folder, named),
         On::Datastore(Some(named)) => problems::not_found(ObjectKind::Datastore, named),
         On::Vm(named) => problems::not_found(ObjectKind::Vm, named),
         On::Volume(named) => problems::not_found(ObjectKind::Volume, named),
     }
 }
 
-/// There is no such user, role, folder, grant or token.
-pub(super) fn no_such(kind: &str, named: &str) -> Problem {
-    Problem::new(ErrorCode::NotFound, format!("there is no {kind} {named}"))
-        .next("GET /v1/access lists users, roles and tokens, and GET /v1/folders folders")
+/// What access is made of. The inventory has the other kinds of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AccessObject {
+    User,
+    Role,
+    Folder,
+    Grant,
+    Token,
+    Session,
+    Operation,
+}
+
+/// There is no such object, or the caller may not view it.
+pub(super) fn no_such(kind: AccessObject, named: &str) -> Problem {
+    let (noun, next) = match kind {
+        AccessObject::User => ("user", "`strongroom user list` shows what there is"),
+        AccessObject::Role => ("role", "`strongroom role list` shows what there is"),
+        AccessObject::Folder => ("folder", "`strongroom folder list` shows what there is"),
+        AccessObject::Grant => ("grant", "`strongroom access review` shows what there is"),
+        AccessObject::Token => ("token", "`strongroom access token list` shows what there is"),
+        AccessObject::Session => ("session", "`strongroom access session list` shows what there is"),
+        AccessObject::Operation => ("operation", "see docs/API.md for what there is"),
+    };
+    Problem::new(ErrorCode::NotFound, format!("there is no {noun} {named}")).next(next)
 }
 
 /// The folder with this name or id.
 pub(super) fn find_folder(index: &Index, named: Option<&Reference>) -> Result<Option<Uuid>, Problem> {
     let Some(named) = named else { return Ok(None) };
     let found = by_name_or_id(&index.folders, named.as_str());
-    found.map(|folder| Some(folder.id)).ok_or_else(|| no_such("folder", named.as_str()))
+    found.map(|folder| Some(folder.id)).ok_or_else(|| no_such(AccessObject::Folder, named.as_str()))
 }
 
 /// Whether a caller may see a task: what it works on, or because it asked for it.

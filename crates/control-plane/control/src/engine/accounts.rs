@@ -6,7 +6,7 @@
 
 use strongroom_api::access::{
     AccessKind, ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateUser, Explain, Explanation,
-    Folder, Grant, Me, MoveVm, NewUser, Review, Role, Scope, User,
+    Folder, Grant, Me, MoveVm, NewUser, Password, RenewSecondFactor, Review, Role, Scope, User,
 };
 use strongroom_api::guard::Guard;
 use strongroom_api::limits::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN};
@@ -17,7 +17,10 @@ use strongroom_api::{
 use strongroom_types::hex;
 use uuid::Uuid;
 
-use super::access::{Rights, counts_at, find_folder, folder_of, forbidden, needed, no_such, privileges_of};
+use super::access::{
+    ASK_FOR_A_ROLE, AccessObject, Rights, counts_at, find_folder, folder_of, forbidden, needed, no_such,
+    privileges_of,
+};
 use super::wishes::{Caller, idle};
 use super::{Control, Stop};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
@@ -49,8 +52,7 @@ impl Control {
         hash: &dyn PasswordHash,
     ) -> Result<NewUser, Problem> {
         let password = hashed(wish.password.expose(), hash)?;
-        let mut secret = [0; TOTP_SECRET_BYTES];
-        getrandom::fill(&mut secret).map_err(no_random)?;
+        let secret = new_totp_secret()?;
         let id = Uuid::new_v4();
         let user = self.change(caller, format!("user {} was made", wish.name), |index, _| {
             account_name_is_free(index, &wish.name)?;
@@ -62,6 +64,7 @@ impl Control {
                 totp_secret: hex::encode(&secret),
                 totp_step: 0,
                 created_unix_seconds: self.now_unix_ms() / 1000,
+                last_sign_in_unix_seconds: None,
             };
             let draft = self.draft().create_named(&record);
             Ok((user_view(index, &record), draft))
@@ -73,7 +76,7 @@ impl Control {
     pub fn delete_user(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
         self.change(caller, format!("user {named} was deleted"), |index, rights| {
             let user = find_user(index, named)?;
-            covers_user(index, rights, user.id)?;
+            covers_user(index, rights, user)?;
             let draft = without_credentials(index, self.draft().remove_named(user), user.id, |_| true);
             Ok(((), index.grants_to(user.id).fold(draft, |draft, grant| draft.remove(grant))))
         })
@@ -88,30 +91,66 @@ impl Control {
         wish: &ChangePassword,
         hash: &dyn PasswordHash,
     ) -> Result<(), Problem> {
-        wish.current.as_ref().map_or(Ok(()), |current| expect_length(current.expose()))?;
-        let user = find_user(&self.inventory.read(), named).cloned();
-        let own = user.as_ref().is_ok_and(|user| caller.principal == Principal::User(user.id));
-        if own {
-            let current = wish.current.as_ref().map_or("", |current| current.expose());
-            let stored = user.as_ref().map_or("", |user| &user.password);
-            if hash.verify(current, stored).map_err(unchecked)? == Verdict::Wrong {
-                return Err(Problem::new(ErrorCode::Forbidden, "the present password is another one"));
-            }
-        } else {
-            must_have(&self.rights(caller.principal), &self.inventory.read(), Place::Site, Privilege::Roles)?;
-        }
+        let account = self.whose_account(caller, named, wish.current.as_ref(), hash)?;
         let password = hashed(wish.password.expose(), hash)?;
         self.change(caller, format!("user {named} got another password"), |index, rights| {
             let user = find_user(index, named)?;
-            if !own {
-                must_have(rights, index, Place::Site, Privilege::Roles)?;
-                covers_user(index, rights, user.id)?;
-            }
+            account.may_change(index, rights, user)?;
             let changed = UserRecord { password: password.clone(), ..UserRecord::clone(&user.record) };
-            let is_session = |credential: &CredentialRecord| credential.use_ == CredentialUse::Session;
-            let draft = self.draft().replace(user, &changed);
-            Ok(((), without_credentials(index, draft, user.id, is_session)))
+            Ok(((), self.with_user_changed(index, user, &changed)))
         })
+    }
+
+    /// Gives a user another second factor, and ends its sessions. A user renews its own with its
+    /// present password. Codes of the former secret count no more.
+    pub fn renew_second_factor(
+        &self,
+        caller: &Caller,
+        named: &str,
+        wish: &RenewSecondFactor,
+        hash: &dyn PasswordHash,
+    ) -> Result<NewUser, Problem> {
+        let account = self.whose_account(caller, named, wish.current.as_ref(), hash)?;
+        let secret = new_totp_secret()?;
+        let user =
+            self.change(caller, format!("user {named} got another second factor"), |index, rights| {
+                let user = find_user(index, named)?;
+                account.may_change(index, rights, user)?;
+                let changed =
+                    UserRecord { totp_secret: hex::encode(&secret), ..UserRecord::clone(&user.record) };
+                Ok((user_view(index, &changed), self.with_user_changed(index, user, &changed)))
+            })?;
+        Ok(NewUser { user, totp_secret: base32(&secret).into() })
+    }
+
+    /// Says whether an account is the caller's own, which it proves with its present password.
+    fn whose_account(
+        &self,
+        caller: &Caller,
+        named: &str,
+        current: Option<&Password>,
+        hash: &dyn PasswordHash,
+    ) -> Result<Account, Problem> {
+        current.map_or(Ok(()), |current| expect_length(current.expose()))?;
+        let user = find_user(&self.inventory.read(), named).cloned();
+        if !user.as_ref().is_ok_and(|user| caller.principal == Principal::User(user.id)) {
+            must_have(&self.rights(caller.principal), &self.inventory.read(), Place::Site, Privilege::Roles)?;
+            return Ok(Account::OfAnother);
+        }
+        let stored = user.as_ref().map_or("", |user| &user.password);
+        match hash.verify(current.map_or("", Password::expose), stored).map_err(unchecked)? {
+            Verdict::Right => Ok(Account::Own),
+            Verdict::Wrong => {
+                let message = format!("the present password of user {named} is another one");
+                Err(Problem::new(ErrorCode::Forbidden, message).next("try again"))
+            }
+        }
+    }
+
+    /// The transaction that changes a user and ends its sessions.
+    fn with_user_changed(&self, index: &Index, user: &Row<UserRecord>, changed: &UserRecord) -> Draft {
+        let is_session = |credential: &CredentialRecord| credential.use_ == CredentialUse::Session;
+        without_credentials(index, self.draft().replace(user, changed), user.id, is_session)
     }
 
     /// All users.
@@ -137,11 +176,13 @@ impl Control {
     /// Deletes a role of the site's own that nobody has.
     pub fn delete_role(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
         self.change(caller, format!("role {named} was deleted"), |index, rights| {
-            let role = by_name_or_id(&index.roles, named).ok_or_else(|| no_such("role", named))?;
+            let role =
+                by_name_or_id(&index.roles, named).ok_or_else(|| no_such(AccessObject::Role, named))?;
             covers(index, rights, Place::Site, &role.privileges)?;
             let granted = index.grants.iter().any(|grant| grant.role.role == role.name);
             if granted || tokens(index).any(|(_, _, at)| at.role == role.name) {
-                return Err(Problem::new(ErrorCode::InUse, format!("a user or token has role {named}")));
+                let problem = Problem::new(ErrorCode::InUse, format!("a user or token has role {named}"));
+                return Err(problem.next("`strongroom access review` says who: revoke it first"));
             }
             Ok(((), self.draft().remove_named(role)))
         })
@@ -167,13 +208,14 @@ impl Control {
     /// Deletes a folder that nothing is in, and that no role counts for.
     pub fn delete_folder(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
         self.change(caller, format!("folder {named} was deleted"), |index, _| {
-            let folder = by_name_or_id(&index.folders, named).ok_or_else(|| no_such("folder", named))?;
+            let folder = by_name_or_id(&index.folders, named).ok_or_else(|| no_such(AccessObject::Folder, named))?;
             let here = Place::Folder(folder.id);
             let has_roles = index.grants.iter().any(|grant| grant.role.place == here)
                 || tokens(index).any(|(_, _, at)| at.place == here);
             if has_roles || index.vms.iter().any(|vm| vm.folder == Some(folder.id)) {
                 let message = format!("folder {named} has VMs, volumes or roles");
-                return Err(Problem::new(ErrorCode::InUse, message).next("move or revoke them first"));
+                let next = "move its VMs with `strongroom folder move` and revoke its roles with `strongroom role revoke`";
+                return Err(Problem::new(ErrorCode::InUse, message).next(next));
             }
             Ok(((), self.draft().remove_named(folder)))
         })
@@ -215,8 +257,8 @@ impl Control {
             let place = place_of_scope(index, rights, &wish.scope)?;
             must_have(rights, index, place, Privilege::Roles)?;
             let user = find_user(index, wish.user.as_str())?;
-            let privileges =
-                privileges_of(index, &wish.role).ok_or_else(|| no_such("role", wish.role.as_str()))?;
+            let privileges = privileges_of(index, &wish.role)
+                .ok_or_else(|| no_such(AccessObject::Role, wish.role.as_str()))?;
             covers(index, rights, place, &privileges)?;
             within(index.grants_to(user.id).count(), GRANTS_OF_ONE_MAX, "roles of one user")?;
             let record = GrantRecord {
@@ -231,10 +273,28 @@ impl Control {
         })
     }
 
+    /// The roles of the caller, and those that it may revoke; all of them for one that reviews
+    /// rights.
+    pub fn list_grants(&self, caller: &Caller) -> Vec<Grant> {
+        let index = self.inventory.read();
+        let rights = Rights::of(&index, caller.principal);
+        let sees_all = rights.at(&index, Place::Site).has(Privilege::Audit);
+        let is_seen = |grant: &GrantRecord| {
+            sees_all
+                || caller.principal == Principal::User(grant.user)
+                || rights.at(&index, grant.role.place).has(Privilege::Roles)
+        };
+        let seen = index.grants.iter().filter(|grant| is_seen(grant));
+        let named = seen.filter_map(|grant| Some((index.users.get(&grant.user.to_string())?, grant)));
+        named.map(|(user, grant)| grant_view(&index, user, grant)).collect()
+    }
+
     /// Takes a role from a user.
     pub fn delete_grant(&self, caller: &Caller, id: Uuid) -> Result<(), Problem> {
-        self.change(caller, format!("grant {id} was revoked"), |index, rights| {
-            let none = || no_such("grant", &id.to_string());
+        let message = grant_text(&self.inventory.read(), id);
+        let message = message.map_or_else(|| format!("grant {id}"), |grant| format!("{grant} (grant {id})"));
+        self.change(caller, format!("{message} was revoked"), |index, rights| {
+            let none = || no_such(AccessObject::Grant, &id.to_string());
             let grant = index.grants.get(&id.to_string()).ok_or_else(none)?;
             let place = grant.role.place;
             must_have(rights, index, place, Privilege::Roles).map_err(|_| none())?;
@@ -275,7 +335,7 @@ impl Control {
         let index = self.inventory.read();
         let user = find_user(&index, wish.user.as_str())?;
         let named = wish.operation.as_str();
-        let operation = operation(named).ok_or_else(|| no_such("operation", named))?;
+        let operation = operation(named).ok_or_else(|| no_such(AccessObject::Operation, named))?;
         let place = match &wish.vm {
             Some(vm) => {
                 let found = index.find_any(vm.as_str());
@@ -364,16 +424,41 @@ pub(super) fn covers(
 ) -> Result<(), Problem> {
     let Some(beyond) = given.beyond(&rights.at(index, place)) else { return Ok(()) };
     let message = format!("nobody gives what it does not have: the caller lacks {}", beyond.as_str());
-    Err(Problem::new(ErrorCode::Forbidden, message).next("GET /v1/roles says what each role permits"))
+    Err(Problem::new(ErrorCode::Forbidden, message).next(ASK_FOR_A_ROLE))
 }
 
 /// Refuses power over a user that may do more than the caller.
-fn covers_user(index: &Index, rights: &Rights, user: Uuid) -> Result<(), Problem> {
-    for grant in index.grants_to(user) {
+fn covers_user(index: &Index, rights: &Rights, user: &UserRecord) -> Result<(), Problem> {
+    for grant in index.grants_to(user.id) {
         let privileges = privileges_of(index, &grant.role.role).unwrap_or_default();
-        covers(index, rights, grant.role.place, &privileges)?;
+        let Some(beyond) = privileges.beyond(&rights.at(index, grant.role.place)) else { continue };
+        let (name, lacks) = (&user.name, beyond.as_str());
+        let message = format!("user {name} may do what the caller may not: the caller lacks {lacks}");
+        return Err(Problem::new(ErrorCode::Forbidden, message).next(ASK_FOR_A_ROLE));
     }
     Ok(())
+}
+
+/// Whose account a caller changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Account {
+    /// Its own, which it has proved.
+    Own,
+    /// Another user's.
+    OfAnother,
+}
+
+impl Account {
+    /// Refuses power over another user's account to one that may do less than that user.
+    fn may_change(self, index: &Index, rights: &Rights, user: &UserRecord) -> Result<(), Problem> {
+        match self {
+            Self::Own => Ok(()),
+            Self::OfAnother => {
+                must_have(rights, index, Place::Site, Privilege::Roles)?;
+                covers_user(index, rights, user)
+            }
+        }
+    }
 }
 
 pub(super) fn must_have(
@@ -382,7 +467,7 @@ pub(super) fn must_have(
     place: Place,
     privilege: Privilege,
 ) -> Result<(), Problem> {
-    if rights.at(index, place).has(privilege) { Ok(()) } else { Err(forbidden(&[privilege])) }
+    if rights.at(index, place).has(privilege) { Ok(()) } else { Err(forbidden(index, place, &[privilege])) }
 }
 
 /// The place of a scope that the caller may view.
@@ -399,8 +484,8 @@ pub(super) fn place_of_scope(index: &Index, rights: &Rights, scope: &Scope) -> R
     };
     let seen = place.filter(|place| *place == Place::Site || rights.at(index, *place).has(Privilege::View));
     seen.ok_or_else(|| match scope {
-        Scope::Site {} => forbidden(&[]),
-        Scope::Folder { folder } => no_such("folder", folder.as_str()),
+        Scope::Site {} => forbidden(index, Place::Site, &[]),
+        Scope::Folder { folder } => no_such(AccessObject::Folder, folder.as_str()),
         Scope::Vm { vm } => problems::not_found(ObjectKind::Vm, vm.as_str()),
         Scope::Datastore { datastore } => problems::not_found(ObjectKind::Datastore, datastore.as_str()),
     })
@@ -459,7 +544,7 @@ pub(super) fn find_user<'index>(
     index: &'index Index,
     named: &str,
 ) -> Result<&'index Row<UserRecord>, Problem> {
-    by_name_or_id(&index.users, named).ok_or_else(|| no_such("user", named))
+    by_name_or_id(&index.users, named).ok_or_else(|| no_such(AccessObject::User, named))
 }
 
 fn user_view(index: &Index, user: &UserRecord) -> User {
@@ -467,6 +552,7 @@ fn user_view(index: &Index, user: &UserRecord) -> User {
         id: user.id,
         name: user.name.clone(),
         created_unix_seconds: user.created_unix_seconds,
+        last_sign_in_unix_seconds: user.last_sign_in_unix_seconds,
         grants: grants_of(index, user),
     }
 }
@@ -484,6 +570,14 @@ fn grant_view(index: &Index, user: &UserRecord, grant: &GrantRecord) -> Grant {
         by: grant.by.clone(),
         created_unix_seconds: grant.created_unix_seconds,
     }
+}
+
+/// A grant in a sentence of the access log. Grants do not change.
+fn grant_text(index: &Index, id: Uuid) -> Option<String> {
+    let grant = index.grants.get(&id.to_string())?;
+    let user = index.users.get(&grant.user.to_string())?;
+    let place = scope_text(&scope_of(index, grant.role.place));
+    Some(format!("role {} of user {} {place}", grant.role.role, user.name))
 }
 
 fn roles(index: &Index) -> Vec<Role> {
@@ -516,7 +610,14 @@ fn expect_length(password: &str) -> Result<(), Problem> {
     if (PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len()) {
         return Ok(());
     }
-    Err(problems::invalid(format!("a password has {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes")))
+    let message = format!("a password has {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes");
+    Err(problems::invalid(message).next("choose another one"))
+}
+
+fn new_totp_secret() -> Result<[u8; TOTP_SECRET_BYTES], Problem> {
+    let mut secret = [0; TOTP_SECRET_BYTES];
+    getrandom::fill(&mut secret).map_err(no_random)?;
+    Ok(secret)
 }
 
 fn hashed(password: &str, hash: &dyn PasswordHash) -> Result<String, Problem> {

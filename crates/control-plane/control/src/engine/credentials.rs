@@ -7,7 +7,7 @@ use strongroom_api::{ErrorCode, Page, Privilege, Problem};
 use strongroom_types::hex;
 use uuid::Uuid;
 
-use super::access::no_such;
+use super::access::{AccessObject, no_such};
 use super::accounts::{
     account_name_is_free, covers, must_have, no_random, place_of_scope, scope_of, scope_text, tokens,
     unchecked, with_role, within,
@@ -45,13 +45,14 @@ impl Control {
         let info = self.change(caller, message, |index, rights| {
             let now = self.now_unix_ms() / 1000;
             if wish.expires_unix_seconds <= now || wish.expires_unix_seconds > now + TOKEN_LIFE_MAX_SECONDS {
-                return Err(problems::invalid("a token ends within 366 days from now"));
+                let message = format!("token {}: a token ends within 366 days from now", wish.name);
+                return Err(problems::invalid(message).next("give it less time"));
             }
             account_name_is_free(index, &wish.name)?;
             within(tokens(index).count(), TOKENS_MAX, "tokens")?;
             let place = place_of_scope(index, rights, &wish.scope)?;
             let privileges = super::access::privileges_of(index, &wish.role)
-                .ok_or_else(|| no_such("role", wish.role.as_str()))?;
+                .ok_or_else(|| no_such(AccessObject::Role, wish.role.as_str()))?;
             covers(index, rights, place, &privileges)?;
             let user = match caller.principal {
                 Principal::Machine => None,
@@ -73,7 +74,8 @@ impl Control {
                 created_unix_seconds: now,
                 expires_unix_seconds: wish.expires_unix_seconds,
             };
-            let info = view(index, &record).ok_or_else(|| no_such("token", wish.name.as_str()))?;
+            let info =
+                view(index, &record).ok_or_else(|| no_such(AccessObject::Token, wish.name.as_str()))?;
             Ok((info, with_role(index, self.draft().create(&record), &wish.role)))
         })?;
         Ok(NewToken { info, token: token.into() })
@@ -93,7 +95,7 @@ impl Control {
                 created_unix_seconds: self.now_unix_ms() / 1000,
                 ..CredentialRecord::clone(&known.record)
             };
-            let info = view(index, &record).ok_or_else(|| no_such("token", named))?;
+            let info = view(index, &record).ok_or_else(|| no_such(AccessObject::Token, named))?;
             Ok((info, self.draft().remove(known).create(&record)))
         })?;
         Ok(NewToken { info, token: token.into() })
@@ -126,7 +128,7 @@ impl Control {
         self.change(caller, format!("session {id} was ended"), |index, _| {
             let mut sessions = index.credentials.iter().filter(|one| one.use_ == CredentialUse::Session);
             let found = sessions.find(|one| one.id == id && is_own_session(index, caller, one));
-            let session = found.ok_or_else(|| no_such("session", &id.to_string()))?;
+            let session = found.ok_or_else(|| no_such(AccessObject::Session, &id.to_string()))?;
             Ok(((), self.draft().remove(session)))
         })
     }
@@ -179,7 +181,11 @@ impl Control {
                 let Some(step) = step_of_code(&secret, &wish.code, now, present.totp_step) else {
                     return Ok(None);
                 };
-                let used = UserRecord { totp_step: step, ..UserRecord::clone(&present.record) };
+                let used = UserRecord {
+                    totp_step: step,
+                    last_sign_in_unix_seconds: Some(now),
+                    ..UserRecord::clone(&present.record)
+                };
                 let record = CredentialRecord {
                     sha256: bearer::sha256(&token),
                     id,
@@ -212,17 +218,21 @@ impl Control {
         let limit = limit(query.limit)?;
         self.record_access(caller.entry_of(AccessKind::Read, "the access log was read"))?;
         let index = self.inventory.read();
+        let is_meant = |entry: &AccessEntry| {
+            query.since_unix_seconds.is_none_or(|since| entry.at_unix_ms / 1000 >= since)
+                && query.by.as_ref().is_none_or(|by| entry.by == by.as_str())
+        };
         let (items, total): (Vec<AccessEntry>, usize) = match query.after {
             Some(after) => {
                 let after = event_id(after);
-                let later = index.access.after(&after);
-                (later.take(limit).map(|row| row.0.clone()).collect(), index.access.after(&after).count())
+                let later = || index.access.after(&after).filter(|row| is_meant(&row.0));
+                (later().take(limit).map(|row| row.0.clone()).collect(), later().count())
             }
             None => {
-                let newest = index.access.iter().rev().take(limit);
-                let mut newest: Vec<_> = newest.map(|row| row.0.clone()).collect();
+                let all = || index.access.iter().filter(|row| is_meant(&row.0));
+                let mut newest: Vec<_> = all().rev().take(limit).map(|row| row.0.clone()).collect();
                 newest.reverse();
-                (newest, index.access.len())
+                (newest, all().count())
             }
         };
         let more = query.after.is_some() && total > items.len();
@@ -266,7 +276,7 @@ fn own_token<'index>(
 ) -> Result<&'index Row<CredentialRecord>, Problem> {
     let found = tokens(index).find(|(one, name, _)| name.as_str() == named || one.id.to_string() == named);
     let found = found.map(|(one, _, _)| one).filter(|one| is_own_token(index, caller, one));
-    found.ok_or_else(|| no_such("token", named))
+    found.ok_or_else(|| no_such(AccessObject::Token, named))
 }
 
 /// Tokens as callers see them.

@@ -190,7 +190,7 @@ impl Control {
             .filter(|one| !held.has(*one))
             .collect();
         if !lacks.is_empty() {
-            return Err(forbidden(&lacks));
+            return Err(forbidden(&index, Place::Vm(vm.id), &lacks));
         }
         let (disk, _) = volumes_of(vm).find(|(_, volume)| *volume == id).ok_or_else(unknown)?;
         if self.seat(vm.host).is_none() {

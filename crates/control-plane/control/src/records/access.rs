@@ -24,6 +24,9 @@ pub struct UserRecord {
     pub totp_step: u64,
     /// When it was made, in seconds since 1970.
     pub created_unix_seconds: u64,
+    /// When it last signed in, in seconds since 1970. Earlier versions did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_sign_in_unix_seconds: Option<u64>,
 }
 
 /// A role of the site's own.

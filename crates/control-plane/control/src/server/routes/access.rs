@@ -5,8 +5,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use strongroom_api::access::{
     AccessEntry, AccessLogQuery, ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken,
-    CreateUser, Done, Explain, Explanation, Folder, Grant, Me, MoveVm, NewSession, NewToken, NewUser, Review,
-    Role, Session, SignIn, Token, User,
+    CreateUser, Done, Explain, Explanation, Folder, Grant, Me, MoveVm, NewSession, NewToken, NewUser,
+    RenewSecondFactor, Review, Role, Session, SignIn, Token, User,
 };
 use strongroom_api::task::Task;
 use strongroom_api::vm::PowerOptions;
@@ -119,19 +119,48 @@ pub async fn user_password(
     Named(user): Named<String>,
     wish: Wish<ChangePassword>,
 ) -> Answer<Json<Done>> {
-    let signs = api.clone();
-    // A guess at the present password takes its turn as a sign-in does.
-    let turn = signs.sign_ins.turn(from, &user).await?;
     let passwords = std::sync::Arc::clone(&api.passwords);
+    let named = user.clone();
     let change = move |control: &crate::engine::Control| {
-        control.change_password(&wish.caller, &user, &wish.body, passwords.as_ref())
+        control.change_password(&wish.caller, &named, &wish.body, passwords.as_ref())
     };
+    in_turn(api, from, &user, change).await.map(|()| Json(Done {}))
+}
+
+/// Gives a user another second factor, and ends its sessions. A user gives its present password
+/// with it. The answer has the new secret, once.
+#[utoipa::path(post, path = "/v1/users/{user}/second-factor", operation_id = "user_second_factor", tag = "access",
+    params(("user" = String, Path, description = "Name or id.")), request_body = Option<RenewSecondFactor>,
+    responses((status = 201, body = NewUser), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn user_second_factor(
+    State(api): State<Api>,
+    From(from): From,
+    Named(user): Named<String>,
+    wish: Wish<RenewSecondFactor>,
+) -> Made<NewUser> {
+    let passwords = std::sync::Arc::clone(&api.passwords);
+    let named = user.clone();
+    let renew = move |control: &crate::engine::Control| {
+        control.renew_second_factor(&wish.caller, &named, &wish.body, passwords.as_ref())
+    };
+    in_turn(api, from, &user, renew).await.map(made)
+}
+
+/// Changes an account. A guess at its present password takes its turn as a sign-in does.
+async fn in_turn<T: Send + 'static>(
+    api: Api,
+    from: std::net::IpAddr,
+    user: &str,
+    change: impl FnOnce(&crate::engine::Control) -> Result<T, strongroom_api::Problem> + Send + 'static,
+) -> Answer<T> {
+    let signs = api.clone();
+    let turn = signs.sign_ins.turn(from, user).await?;
     let changed = blocking(api, change).await;
     match &changed {
         Err(refusal) if refusal.0.code == ErrorCode::Forbidden => turn.failed(),
-        Ok(()) | Err(_) => drop(turn),
+        Ok(_) | Err(_) => drop(turn),
     }
-    changed.map(|()| Json(Done {}))
+    changed
 }
 
 /// Roles, with what each permits.
@@ -203,6 +232,19 @@ pub async fn vm_move(
 ) -> Answer<(StatusCode, Json<Task>)> {
     let task = blocking(api, move |control| control.move_vm(&wish.caller, &vm, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// The caller's roles, and those that it may revoke; all of them for a caller with the privilege
+/// `audit`.
+#[utoipa::path(get, path = "/v1/grants", operation_id = "grant_list", tag = "access", params(ListQuery),
+    responses((status = 200, body = Page<Grant>), (status = "4XX", body = ErrorBody)))]
+pub async fn grant_list(
+    State(api): State<Api>,
+    asker: Asker,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Grant>>> {
+    let all = api.control.list_grants(&asker.admitted.caller);
+    Ok(Json(page_of("grants", all, &query, |item| item.id.to_string())?))
 }
 
 /// Gives a user a role. The caller has the privilege `roles` there, and every privilege of the

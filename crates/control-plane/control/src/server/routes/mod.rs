@@ -41,6 +41,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(access::user_list, access::user_create))
         .routes(routes!(access::role_list, access::role_create))
         .routes(routes!(access::folder_list, access::folder_create))
+        .routes(routes!(access::grant_list, access::grant_create))
         .routes(routes!(access::token_list, access::token_create))
         .routes(routes!(access::access_log));
     let others = OpenApiRouter::new()
@@ -81,9 +82,9 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(access::me_show))
         .routes(routes!(access::user_delete))
         .routes(routes!(access::user_password))
+        .routes(routes!(access::user_second_factor))
         .routes(routes!(access::role_delete))
         .routes(routes!(access::folder_delete))
-        .routes(routes!(access::grant_create))
         .routes(routes!(access::grant_delete))
         .routes(routes!(access::token_rotate))
         .routes(routes!(access::token_revoke))
