@@ -124,6 +124,7 @@ fn disks_are_decrypted_and_encrypted_and_their_guest_finds_its_data() {
     let mut console = serving.console("web1");
     console.wait_until_ready();
     console.session.run(&write(MARKER, 0));
+    assert!(console.session.run(READ).contains(MARKER));
     console.session.run("dd if=/dev/urandom of=/dev/vda bs=1M seek=20 count=40 conv=fsync 2>&1");
     serving.runs("vm snapshot create web1 first --memory");
     console.session.run(&write(LATER, 0));

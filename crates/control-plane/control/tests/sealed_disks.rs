@@ -1,5 +1,5 @@
-//! Disks of VMs are encrypted and decrypted: what is refused, what is recorded before the host's part,
-//! and what becomes of a task that fails or is cancelled.
+//! Disks of VMs are encrypted and decrypted: what is refused, what is recorded before the host's
+//! part, and what becomes of a task that fails or is cancelled.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;

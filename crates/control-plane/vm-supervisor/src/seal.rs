@@ -1,5 +1,5 @@
-//! Encrypts or decrypts a disk of a VM that is off, with its snapshots. If it is the only disk with a
-//! key, the VM's own volumes are encrypted or decrypted with it.
+//! Encrypts or decrypts a disk of a VM that is off, with its snapshots. If it is the only disk with
+//! a key, the VM's own volumes are encrypted or decrypted with it.
 //!
 //! ```text
 //! inventory: half clear -> vm.json: half clear -> each volume: the mark -> layer by layer -> no mark
@@ -107,8 +107,8 @@ struct Volume {
 }
 
 impl Sealing<'_> {
-    /// Returns the volumes that are encrypted or decrypted, the disk's first. Each is the right one,
-    /// as far as its descriptor says that before it is authenticated.
+    /// Returns the volumes that are encrypted or decrypted, the disk's first. Each is the right
+    /// one, as far as its descriptor says that before it is authenticated.
     fn volumes(&self) -> Result<Vec<Volume>, Problem> {
         let Self { vm, disk, .. } = self;
         let path = vm.volume_path(&disk.name);
@@ -159,8 +159,8 @@ impl Sealing<'_> {
         }
     }
 
-    /// Rewrites a volume, or continues with that, unless it is done. `tell` takes the bytes that are
-    /// left. Returns the generation of its descriptor.
+    /// Rewrites a volume, or continues with that, unless it is done. `tell` takes the bytes that
+    /// are left. Returns the generation of its descriptor.
     fn rewrite(
         &self,
         volume: &Volume,

@@ -274,8 +274,8 @@ impl Control {
         self.turn_with(step, wish.work(0), vm, draft)
     }
 
-    /// Has a key made for a VM without one. The request has been in the inventory since the task was
-    /// made.
+    /// Has a key made for a VM without one. The request has been in the inventory since the task
+    /// was made.
     fn make_first_key(&self, step: &Step) -> Result<FirstKey, Failure> {
         let Some(wish) = &step.vm.key_wish else {
             let message = format!("VM {} wants no key", step.vm.name);

@@ -1,5 +1,5 @@
-//! A disk of a VM that is off is encrypted, and decrypted: a kill leaves a disk that nobody uses, and
-//! that either request completes.
+//! A disk of a VM that is off is encrypted, and decrypted: a kill leaves a disk that nobody uses,
+//! and that either request completes.
 
 use strongroom_host::protocol::{DiskBecomes, DiskChange};
 
