@@ -109,6 +109,7 @@ fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn disks_are_decrypted_and_encrypted_and_their_guest_finds_its_data() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);
