@@ -108,6 +108,82 @@ fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
     }
 }
 
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn disks_are_decrypted_and_encrypted_and_their_guest_finds_its_data() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
+    let create =
+        "vm create web1 --memory 256M --net none --disk 64M --disk 32M --machine pc --user-data user-data";
+    serving.runs(&format!("{create} {guest}"));
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&write(MARKER, 0));
+    assert!(console.session.run(READ).contains(MARKER));
+    console.session.run("dd if=/dev/urandom of=/dev/vda bs=1M seek=20 count=40 conv=fsync 2>&1");
+    serving.runs("vm snapshot create web1 first --memory");
+    console.session.run(&write(LATER, 0));
+    drop(console);
+    let refused = serving.is_refused("vm disk decrypt web1 disk0");
+    assert!(refused.contains("web1 is running") && refused.contains("strongroom vm stop web1"), "{refused}");
+    serving.runs("vm stop web1 --force");
+
+    let first = key(&serving);
+    serving.runs("vm disk decrypt web1 disk1");
+    assert!(serving.runs("vm list").contains("PARTLY CLEAR"));
+    assert_eq!(datastore::occurrences(&scratch.path("ds"), LATER.as_bytes()), 0);
+    serving.runs("vm disk decrypt web1 disk0");
+    assert!(serving.runs("vm show web1").contains("none: NOT encrypted"));
+    assert!(datastore::occurrences(&scratch.path("ds"), LATER.as_bytes()) > 0);
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run(READ).contains(LATER));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+
+    // Killed at any moment, the task goes on by itself.
+    for (disk, role) in [("disk0", "vm-supervisor"), ("disk1", "serve --role host")] {
+        serving.runs(&format!("vm disk encrypt web1 {disk} --no-wait"));
+        let is_over = || serving.vm("web1")["task"].is_null();
+        while !is_over() && !is_half_done(&scratch) {}
+        let mut all = serving.processes().into_iter();
+        let victim = all.find(|(_, line)| line.contains(role));
+        let victim = victim.and_then(|(pid, _)| rustix::process::Pid::from_raw(pid.cast_signed()));
+        if let Some(victim) = victim {
+            let _ = kill_process(victim, Signal::KILL);
+        }
+        println!("{role} is killed when {disk} is half clear: {}", is_half_done(&scratch));
+        serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
+        assert!(!is_half_done(&scratch), "{role}");
+    }
+    let second = key(&serving);
+    assert_ne!(first, second);
+    assert_eq!(keys_of_volumes(&serving, &scratch), BTreeSet::from([second]));
+    for text in [MARKER, LATER] {
+        assert_eq!(datastore::occurrences(&scratch.path("ds"), text.as_bytes()), 0, "{text}");
+    }
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run(READ).contains(LATER));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    assert!(serving.runs("vm console web1 --history").contains(MARKER));
+    serving.runs("vm snapshot revert web1 first --discard --yes");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    assert!(console.session.run(READ).contains(MARKER));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+}
+
 /// In the guest: writes numbered blocks of the second disk in turn, reads each back, and notes the
 /// number of the last one and each that was not what it had written.
 const JOURNAL: &str = "journal() { i=0; while [ ! -e /stop ]; do printf '%-4096d' $i > /block; \

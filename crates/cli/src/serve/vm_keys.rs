@@ -271,10 +271,10 @@ impl VmKeys for KeyServerKeys {
     fn record_move(&self, moved: &MovedVm) -> Result<(), KeyProblem> {
         let MovedVm { vm, volumes, from, to, renewed, is_shared } = moved;
         let moved = Move {
-            vm: Some(*vm),
+            vm: *vm,
             volumes: volumes.clone(),
             from: from.iter().map(object).collect::<Result<_, _>>()?,
-            to: Some(object(to)?),
+            to: to.as_ref().map(object).transpose()?,
             data_keys: if *renewed { DataKeys::Renewed } else { DataKeys::Kept },
             is_shared: *is_shared,
             rewritten: None,

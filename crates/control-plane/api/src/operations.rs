@@ -159,6 +159,20 @@ pub const OPERATIONS: &[Operation] = {
         ),
         op("vm_resize_disk", Patch, "/v1/vms/{vm}/disks/{disk}", Ciphertext, plain(&[P::Configure])),
         op(
+            "vm_encrypt_disk",
+            Post,
+            "/v1/vms/{vm}/disks/{disk}/encrypt",
+            Ciphertext,
+            plain(&[P::Configure, P::Encrypt]),
+        ),
+        op(
+            "vm_decrypt_disk",
+            Post,
+            "/v1/vms/{vm}/disks/{disk}/decrypt",
+            Ciphertext,
+            plain(&[P::Configure, P::Decrypt, P::Access]),
+        ),
+        op(
             "vm_import_disk",
             Post,
             "/v1/vms/{vm}/disks/{disk}/import",

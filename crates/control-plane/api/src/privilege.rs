@@ -37,9 +37,9 @@ pub enum Privilege {
     AddDisk,
     /// Clone encrypted VMs and volumes.
     Clone,
-    /// Make clones in plain text of what is encrypted.
+    /// Decrypt disks, and make clones in plain text of what is encrypted.
     Decrypt,
-    /// Make encrypted clones of what is in plain text.
+    /// Encrypt disks, and make encrypted clones of what is in plain text.
     Encrypt,
     /// Make encrypted VMs and volumes.
     EncryptNew,

@@ -99,6 +99,10 @@ pub enum TaskKind {
     VmRemoveDisk,
     /// Makes a disk of a VM larger.
     VmResizeDisk,
+    /// Encrypts a disk of a VM.
+    VmEncryptDisk,
+    /// Decrypts a disk of a VM.
+    VmDecryptDisk,
     /// Fills a disk with an image.
     VmImportDisk,
     /// Deletes a VM and its volumes.
@@ -168,6 +172,8 @@ impl TaskKind {
             Self::VmAddDisk => "vm_add_disk",
             Self::VmRemoveDisk => "vm_remove_disk",
             Self::VmResizeDisk => "vm_resize_disk",
+            Self::VmEncryptDisk => "vm_encrypt_disk",
+            Self::VmDecryptDisk => "vm_decrypt_disk",
             Self::VmImportDisk => "vm_import_disk",
             Self::VmDelete => "vm_delete",
             Self::VmRegister => "vm_register",

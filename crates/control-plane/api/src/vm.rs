@@ -10,12 +10,12 @@ mod statistics;
 mod view;
 
 pub use create::{
-    AddDisk, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm,
-    PowerOptions, RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm, TemplateVm,
+    AddDisk, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptDisk, EncryptionWish, ImageFormat, ImportDisk,
+    PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm, TemplateVm,
 };
 pub use hardware::{
-    Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic, NicBackend,
-    RestartPolicy,
+    Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic,
+    NicBackend, RestartPolicy,
 };
 pub(crate) use query::no_longer_than;
 pub use query::{VmListQuery, VmSort};

@@ -16,17 +16,18 @@ pub enum KeyProblem {
     Refused(String),
 }
 
-/// A VM that has moved to another key, with all of its volumes.
+/// A VM that has moved to another key with all of its volumes, or has some encrypted or decrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovedVm {
-    /// The VM.
-    pub vm: VmId,
-    /// The volumes that the inventory knows by their ids.
+    /// The VM; absent if it has volumes beside these under data keys of before, whose ids the
+    /// inventory may not know.
+    pub vm: Option<VmId>,
+    /// The volumes concerned that the inventory knows by their ids.
     pub volumes: Vec<VolumeId>,
-    /// The keys that it has left.
+    /// The keys that they have left; none if they were clear.
     pub from: Vec<ProviderKey>,
-    /// The key that it is under.
-    pub to: ProviderKey,
+    /// The key that they are under; none if they are clear.
+    pub to: Option<ProviderKey>,
     /// Whether all data was rewritten under new data keys.
     pub renewed: bool,
     /// Whether other VMs may share layers with it, which stay under the former data keys.

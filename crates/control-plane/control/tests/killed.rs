@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use strongroom_api::datastore::RebuildDatastore;
 use strongroom_api::task::{Task, TaskState};
-use strongroom_api::vm::{CloneVm, DeleteVm, DesiredPower, Lifecycle, RotateKey, StartVm, StopVm};
+use strongroom_api::vm::{
+    CloneVm, DeleteVm, DesiredPower, EncryptDisk, Lifecycle, RotateKey, StartVm, StopVm,
+};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
 use strongroom_host::protocol::PowerState;
@@ -366,6 +368,51 @@ fn a_rotation_that_is_done_is_on_the_audit_log_whenever_it_was_killed() {
         if killer.killed == 0 {
             println!("killed at each of the first {moments} moments of a rotation");
             return;
+        }
+    }
+}
+
+/// Kills at each moment of an encryption, and of a decryption, once.
+#[test]
+fn a_disk_becomes_what_was_asked_for_whenever_it_was_killed() {
+    for encrypts in [true, false] {
+        for moments in 0_u16.. {
+            let site = Site::new();
+            with_datastore(&site);
+            let mut killer = Killer::new(&site, Vec::new());
+            assert!(killer.ask(&caller(0), Act::Create(0, !encrypts)).unwrap().is_ok());
+            killer.rest();
+            killer.kills = vec![moments].into_iter();
+            killer.load();
+            let task = loop {
+                if settle_down(&site, &killer.control) {
+                    let control = &killer.control;
+                    let asked = match encrypts {
+                        true => control.encrypt_disk(&caller(1), NAMES[0], "disk0", &EncryptDisk::default()),
+                        false => control.decrypt_disk(&caller(1), NAMES[0], "disk0"),
+                    };
+                    if !site.fuse.is_burnt() {
+                        break asked.unwrap();
+                    }
+                }
+                killer.rise();
+            };
+            killer.rest();
+            assert_eq!(killer.control.show_task(task.id).unwrap().state, TaskState::Done, "at {moments}");
+            let disk = killer.control.show_vm(NAMES[0]).unwrap().disks.remove(0);
+            assert_eq!((disk.key.is_some(), disk.becomes), (encrypts, None), "at {moments}");
+            let keys = site.keys.lock();
+            assert_eq!((keys.made.len(), keys.retired.len()), (1, usize::from(!encrypts)), "at {moments}");
+            let moved = keys.moves.first().unwrap_or_else(|| panic!("not on record: killed at {moments}"));
+            assert!(keys.moves.iter().all(|other| other == moved), "{:?}", keys.moves);
+            assert_eq!((moved.from.is_empty(), moved.to.is_some()), (encrypts, encrypts));
+            assert_eq!(moved.volumes, [disk.volume.unwrap()]);
+            drop(keys);
+            assert_eq!(site.host.lock().violations, [""; 0], "at {moments}");
+            if killer.killed == 0 {
+                println!("killed at each of the first {moments} moments");
+                break;
+            }
         }
     }
 }

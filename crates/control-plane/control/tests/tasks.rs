@@ -213,8 +213,11 @@ fn the_data_of_a_vm_that_runs_or_is_off_is_re_encrypted_by_a_rotation() {
     let volumes: Vec<_> = vm.hardware.disks.iter().filter_map(|disk| disk.volume).collect();
     for (number, moved) in moves.iter().enumerate() {
         let (from, to) = (format!("key-{number}"), format!("key-{}", number + 1));
-        assert_eq!((moved.vm, moved.from.len(), moved.is_shared), (vm.id, 1, false));
-        assert_eq!((moved.from[0].key.as_str(), moved.to.key.as_str()), (from.as_str(), to.as_str()));
+        assert_eq!((moved.vm, moved.from.len(), moved.is_shared), (Some(vm.id), 1, false));
+        assert_eq!(
+            (moved.from[0].key.as_str(), moved.to.as_ref().unwrap().key.as_str()),
+            (from.as_str(), to.as_str())
+        );
         assert!(!volumes.is_empty() && volumes.iter().all(|volume| moved.volumes.contains(volume)));
     }
 }

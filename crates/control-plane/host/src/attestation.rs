@@ -126,11 +126,14 @@ impl Attestation {
 pub fn keys(spec: &VmSpec) -> Vec<&ProviderKey> {
     let mut keys: Vec<&ProviderKey> = Vec::new();
     for disk in &spec.disks {
-        if let DiskKey::Provider { key, next, .. } = &disk.key {
-            for key in std::iter::once(key).chain(next) {
-                if !keys.contains(&key) {
-                    keys.push(key);
-                }
+        let (key, next) = match &disk.key {
+            DiskKey::Provider { key, next, .. } => (key, next.as_ref()),
+            DiskKey::HalfClear { key, .. } => (key, None),
+            DiskKey::Unencrypted => continue,
+        };
+        for key in std::iter::once(key).chain(next) {
+            if !keys.contains(&key) {
+                keys.push(key);
             }
         }
     }

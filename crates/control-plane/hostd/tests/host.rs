@@ -51,6 +51,7 @@ fn main() -> ExitCode {
             "a_cancelled_re_encryption_of_a_running_vm_leaves_it_whole",
             reencryption::running::cancelled,
         ),
+        trial("a_disk_is_encrypted_and_decrypted_whoever_is_killed", reencryption::sealed::killed),
         trial("a_running_vm_accepts_no_layer_or_descriptor_of_before", reencryption::running::attacked),
         trial("snapshots_of_several_vms_are_made_or_void", snapshot_groups::made_or_void),
         trial("a_commit_after_its_lease_is_refused_and_the_group_void", snapshot_groups::lease_runs_out),

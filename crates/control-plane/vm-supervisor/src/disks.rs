@@ -1,4 +1,5 @@
-//! Adds, removes and grows disks in the VM's directory, for a VM that runs or is off.
+//! Adds, removes and grows disks in the VM's directory, for a VM that runs or is off; encrypts and
+//! decrypts those of one that is off (`seal.rs`).
 //!
 //! ```text
 //! add     vm.json names it -> its volume is made (-> it is plugged in) -> vm.json has its key
@@ -16,7 +17,9 @@ use std::time::Duration;
 
 use strongroom_datastore::file::{Access, OpenOptions, authenticated, delete, describe, open};
 use strongroom_host::attestation;
-use strongroom_host::protocol::{Disk, DiskChange, DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
+use strongroom_host::protocol::{
+    Disk, DiskChange, DiskKind, DiskName, Problem, Progress, VmSpec, VolumeFacts,
+};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_host::volume_facts::facts;
 use strongroom_types::VolumeSize;
@@ -25,6 +28,7 @@ use strongroom_worker::control::{Answer, Client, Peer, Request};
 use crate::job::{Makers, key_problem, staged_path};
 use crate::keys::VmKeys;
 use crate::own_volume::protection;
+use crate::seal;
 use crate::volumes::VolumeError;
 
 /// How long the last I/O of a volume's previous holder may take.
@@ -32,11 +36,17 @@ const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// Timeout for allocating a thick volume's new space, on a slow file system.
 const GROWS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Changes a disk of a VM that is off. Returns the facts about its volumes.
+/// Changes a disk of a VM that is off. Returns the facts about its volumes. An error of `tell` ends
+/// an encryption or decryption.
 ///
 /// # Errors
 /// Also if the VM is suspended, or a key is unavailable.
-pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec<VolumeFacts>, Problem> {
+pub fn change(
+    keys: Arc<VmKeys>,
+    vm: &VmSpec,
+    change: &DiskChange,
+    tell: impl FnMut(Progress) -> Result<(), Problem>,
+) -> Result<Vec<VolumeFacts>, Problem> {
     if record(vm)?.suspended.is_some() {
         let message = format!("VM {} is suspended: its memory fits it as it is", vm.name);
         let next = "start it and shut it down, or start it with --discard-memory";
@@ -47,6 +57,7 @@ pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec
         DiskChange::Remove { disk } => remove(&keys, vm, disk)?,
         DiskChange::Bind { disk, .. } => bind(&keys, vm, disk)?,
         DiskChange::Unbind { disk, .. } => unbind(&keys, vm, disk)?,
+        DiskChange::Seal { disk } => return seal::complete(&keys, vm, disk, tell),
         DiskChange::Resize { disk, size_bytes } => {
             let found = vm.disk(disk).ok_or_else(|| no_such_disk(vm, disk))?;
             // A swap disk is made at the start.
@@ -155,7 +166,7 @@ pub fn note_size(keys: &VmKeys, vm: &VmSpec, disk: &DiskName, size_bytes: Volume
     VmRecord::change(vm, |record| attest(keys, record, &larger))
 }
 
-fn attest(keys: &VmKeys, record: &mut VmRecord, spec: &VmSpec) -> Result<(), Problem> {
+pub fn attest(keys: &VmKeys, record: &mut VmRecord, spec: &VmSpec) -> Result<(), Problem> {
     let attested = record.become_attested(spec, |key, what| keys.attest(key, what));
     attested.map_err(key_problem)
 }
@@ -208,6 +219,6 @@ fn record(vm: &VmSpec) -> Result<VmRecord, Problem> {
     VmRecord::read_of(&vm.directory(), vm.id).map_err(Problem::from)
 }
 
-fn no_such_disk(vm: &VmSpec, disk: &DiskName) -> Problem {
+pub fn no_such_disk(vm: &VmSpec, disk: &DiskName) -> Problem {
     Problem::new("no_such_disk", format!("VM {} has no disk {disk}", vm.name))
 }

@@ -16,8 +16,8 @@ use strongroom_datastore::file::{
 use strongroom_host::attestation::Attested;
 use strongroom_host::orders::{JobRequest, Report, Task, Way};
 use strongroom_host::protocol::{
-    CloneSource, Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem,
-    Progress, ProgressUnit, SnapshotChange, VmSpec, VolumeFacts,
+    CloneSource, Disk, DiskChange, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume,
+    Problem, Progress, ProgressUnit, SnapshotChange, VmSpec, VolumeFacts,
 };
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
@@ -103,7 +103,7 @@ pub fn run(
         Task::Import { spec, disk, format } => job.import(spec, disk, *format),
         Task::Rekey(spec) => job.move_to_other_key(spec),
         Task::Reencrypt(spec) => job.reencrypt(spec),
-        Task::ChangeDisk { spec, change } => disks::change(job.keys(spec)?, spec, change),
+        Task::ChangeDisk { spec, change } => job.change_disk(spec, change),
         Task::ChangeSnapshots { spec, change } => job.change_snapshots(spec, change),
         Task::ConsoleLog(spec) => job.give_console_log(spec),
         Task::Check { spec, disk, reads_blocks } => job.check_disk(spec, disk, *reads_blocks),
@@ -143,10 +143,6 @@ fn needs_no_hand(task: &Task) -> bool {
 }
 
 impl Job<'_> {
-    fn keys(self, spec: &VmSpec) -> Result<Arc<VmKeys>, Problem> {
-        granted(self.home, self.grants, spec)
-    }
-
     /// Makes a VM's directory with its volumes; does nothing if it exists. They begin with the
     /// content of another VM, or empty.
     fn create(self, spec: &VmSpec, from: Option<&CloneSource>) -> Result<Vec<VolumeFacts>, Problem> {
@@ -292,6 +288,12 @@ impl Job<'_> {
         };
         let manner = Manner::Reencrypt { is_cancelled: &is_cancelled, log: None };
         facts(&rekey(spec, &keys, manner, |progress| report(wire, progress))?)
+    }
+
+    /// Changes a disk of a VM that is off.
+    fn change_disk(self, spec: &VmSpec, change: &DiskChange) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, wire, .. } = self;
+        disks::change(granted(home, grants, spec)?, spec, change, |progress| report(wire, progress))
     }
 
     /// Makes, reverts to or deletes a snapshot of a VM that is off.

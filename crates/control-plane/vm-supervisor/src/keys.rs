@@ -91,11 +91,7 @@ impl VmKeys {
             return Ok(kek);
         }
         self.leases.hold(self.keyring.fetch(key)?)?;
-        self.leases.kek(key).ok_or_else(|| KeyError::Unavailable {
-            key: Box::new(key.clone()),
-            reason: "it was revoked as it came".to_owned(),
-            may_come_back: false,
-        })
+        self.leases.kek(key).ok_or_else(|| revoked(key))
     }
 
     /// Returns the VM's tag of its configuration under one of its keys, which is held from now on.
@@ -121,13 +117,17 @@ impl VmKeys {
         wanted: &DiskKey,
         volume: Option<&Descriptor>,
     ) -> Result<Option<Arc<Kek>>, KeyError> {
-        let DiskKey::Provider { key, kek: expected, next } = wanted else { return Ok(None) };
+        let (key, expected, next) = match wanted {
+            DiskKey::Provider { key, kek, next } => (key, kek, next.clone()),
+            DiskKey::HalfClear { key, kek, .. } => (key, kek, None),
+            DiskKey::Unencrypted => return Ok(None),
+        };
         let is_under = |key: &ProviderKey| {
             let encryption = volume.and_then(|descriptor| descriptor.encryption.as_ref());
             let is = |source: &KekSource| matches!(source, KekSource::Provider(found) if found == key);
             encryption.is_some_and(|encryption| encryption.keks().any(|record| is(&record.source)))
         };
-        match next.clone().or_else(|| self.successor(key)) {
+        match next.or_else(|| self.successor(key)) {
             Some(next) if volume.is_none() || (!is_under(key) && is_under(&next)) => {
                 self.hold(&next).map(Some)
             }
@@ -166,14 +166,8 @@ impl VmKeys {
     /// # Errors
     /// [`KeyError`]: nothing has begun.
     pub fn begin_move(&self, from: &[ProviderKey], to: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
-        let kek = {
-            let _turn = self.fetching.lock();
-            // A supervisor that has taken over may hold it already, for a volume between the keys.
-            if self.leases.kek(to).is_none() {
-                self.leases.hold(self.keyring.fetch_to_seal(to)?)?;
-            }
-            self.leases.kek(to)
-        };
+        // A supervisor that has taken over may hold it already, for a volume between the keys.
+        let kek = self.hold_to_seal(to)?;
         let mut moves = self.moves.lock();
         moves.needed = from.to_vec();
         // Successors of these keys move on to the new one. A key that the VM uses has no successor
@@ -182,11 +176,21 @@ impl VmKeys {
         moves.successors.iter_mut().for_each(|(_, next)| *next = to.clone());
         moves.successors.extend(from.iter().map(|left| (left.clone(), to.clone())));
         drop(moves);
-        kek.ok_or_else(|| KeyError::Unavailable {
-            key: Box::new(to.clone()),
-            reason: "it was revoked as it came".to_owned(),
-            may_come_back: false,
-        })
+        Ok(kek)
+    }
+
+    /// Returns a key under which volumes are about to be sealed, and holds it from now on. It is
+    /// fetched from its provider now, unless it is held, so that nothing is sealed under a key that
+    /// cannot be fetched back.
+    ///
+    /// # Errors
+    /// Also if the key may not seal new data.
+    pub fn hold_to_seal(&self, key: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
+        let _turn = self.fetching.lock();
+        if self.leases.kek(key).is_none() {
+            self.leases.hold(self.keyring.fetch_to_seal(key)?)?;
+        }
+        self.leases.kek(key).ok_or_else(|| revoked(key))
     }
 
     /// Returns a key that volumes are leaving, even if it was revoked as compromised.
@@ -310,6 +314,11 @@ impl Leases for OneOfSeveral {
     fn take_changes(&self) -> bool {
         rustix::io::read(&self.changed, &mut [0; 8]).is_ok()
     }
+}
+
+fn revoked(key: &ProviderKey) -> KeyError {
+    let reason = "it was revoked as it came".to_owned();
+    KeyError::Unavailable { key: Box::new(key.clone()), reason, may_come_back: false }
 }
 
 fn tell(name: &VmName, event: &HolderEvent) {

@@ -37,6 +37,7 @@ pub mod own_volume;
 mod pages;
 mod rekey;
 mod room;
+mod seal;
 mod serial;
 mod snapshots;
 mod starter;

@@ -8,7 +8,7 @@ use strongroom_worker::control::Status;
 /// A volume that is not served yet.
 pub fn opening(disk: &Disk) -> ObservedVolume {
     let kek = match &disk.key {
-        DiskKey::Provider { kek, .. } => *kek,
+        DiskKey::Provider { kek, .. } | DiskKey::HalfClear { kek, .. } => *kek,
         DiskKey::Unencrypted => None,
     };
     ObservedVolume {

@@ -16,7 +16,7 @@
 //! and the inventory name both keys before the first change, and each volume's descriptor says
 //! which key it is under. A repeated request continues with the remaining volumes.
 
-mod reencryption;
+pub mod reencryption;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -76,6 +76,7 @@ pub fn rekey(
     manner: Manner<'_>,
     mut tell: impl FnMut(Progress) -> Result<(), Problem>,
 ) -> Result<VmSpec, Problem> {
+    spec.check_whole()?;
     let Some((to, from)) = spec.moving() else { return Ok(spec.clone()) };
     let from: Vec<ProviderKey> = from.into_iter().cloned().collect();
     let kek = keys.begin_move(&from, to).map_err(key_problem)?;
@@ -137,10 +138,12 @@ impl Moving<'_> {
             }
             let protection = match (disk.map_or(self.spec.own_key(), |disk| &disk.key), old) {
                 (DiskKey::Unencrypted, _) => Protection::Unencrypted,
-                (DiskKey::Provider { .. }, Some(old)) => {
+                (DiskKey::Provider { .. } | DiskKey::HalfClear { .. }, Some(old)) => {
                     Protection::Encrypted(self.kek(old).map_err(key_problem)?)
                 }
-                (DiskKey::Provider { .. }, None) => Protection::Encrypted(self.to),
+                (DiskKey::Provider { .. } | DiskKey::HalfClear { .. }, None) => {
+                    Protection::Encrypted(self.to)
+                }
             };
             let found = match (old, &descriptor.reencrypting) {
                 // An interrupted job has it between the keys.
@@ -331,7 +334,7 @@ impl Moving<'_> {
 }
 
 /// Returns every volume in the VM's directory, including the remains of interrupted jobs.
-fn volumes(spec: &VmSpec) -> Result<Vec<DescribedVolume>, Problem> {
+pub fn volumes(spec: &VmSpec) -> Result<Vec<DescribedVolume>, Problem> {
     let directory = spec.directory();
     let failed = |error: std::io::Error| {
         Problem::new("system", format!("cannot list {}: {error}", directory.display()))

@@ -194,6 +194,9 @@ impl VolumeHost<'_> {
             (DiskKey::Provider { .. }, None) => {
                 return Err(not_as_decided(path, "not encrypted", "encrypted"));
             }
+            (DiskKey::HalfClear { .. }, _) => {
+                return Err(not_as_decided(path, "being encrypted or decrypted", "done with that"));
+            }
             (DiskKey::Provider { .. }, Some(_)) => {}
         }
         match self.keys.hold_for(&disk.key, Some(descriptor)) {

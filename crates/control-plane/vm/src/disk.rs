@@ -15,6 +15,28 @@ pub enum DiskKind {
     Swap,
 }
 
+/// What a disk becomes that is being encrypted or decrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum DiskBecomes {
+    /// It is being encrypted.
+    Encrypted,
+    /// It is being decrypted.
+    Clear,
+}
+
+impl DiskBecomes {
+    /// What it becomes if the change is taken back.
+    #[must_use]
+    pub const fn reversed(self) -> Self {
+        match self {
+            Self::Encrypted => Self::Clear,
+            Self::Clear => Self::Encrypted,
+        }
+    }
+}
+
 /// How a disk is attached to the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Frontend))]

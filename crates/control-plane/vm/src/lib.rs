@@ -21,7 +21,7 @@ mod quiesce;
 
 pub use board::{Board, Firmware, MachineType};
 pub use boot::{BootError, DirectKernel, check_host_path, check_initrd_beside_tpm};
-pub use disk::{DiskFrontend, DiskKind};
+pub use disk::{DiskBecomes, DiskFrontend, DiskKind};
 pub use memory::{MemorySize, MemorySizeError, rounded_memory};
 pub use name::{DiskName, VmName};
 pub use network::{InterfaceName, MacAddress, Network, NetworkError, Nic, VlanId};

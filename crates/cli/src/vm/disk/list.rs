@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_api::vm::{Disk, DiskKind, VmView, VolumeState};
+use strongroom_api::vm::{Disk, DiskBecomes, DiskKind, VmView, VolumeState};
 use strongroom_types::display_bytes;
 
 use super::super::options::frontend_word;
@@ -50,10 +50,15 @@ impl fmt::Display for Disks {
                 (None, DiskKind::Swap) => "new at each start".to_owned(),
                 (None, DiskKind::Data) => String::new(),
             };
-            let key = disk
-                .key
-                .as_ref()
-                .map_or_else(|| "NOT encrypted".to_owned(), |key| format!("{} at {}", key.key, key.provider));
+            let half = match disk.becomes {
+                Some(DiskBecomes::Encrypted) => "NOT encrypted as a whole yet: ",
+                Some(DiskBecomes::Clear) => "NOT encrypted as a whole any more: ",
+                None => "",
+            };
+            let key = disk.key.as_ref().map_or_else(
+                || "NOT encrypted".to_owned(),
+                |key| format!("{half}{} at {}", key.key, key.provider),
+            );
             let size = display_bytes(disk.size_bytes).to_string();
             let frontend = frontend_word(disk.frontend).to_owned();
             [disk.name.clone(), size, kind.to_owned(), frontend, in_use.to_owned(), volume, key]

@@ -6,6 +6,7 @@ mod import;
 mod list;
 mod remove;
 mod resize;
+mod seal;
 
 use clap::Subcommand;
 
@@ -25,6 +26,10 @@ pub enum DiskCommand {
     Extents(Box<extents::ExtentsArguments>),
     /// Grow a disk of a VM that runs or is off
     Resize(resize::ResizeArguments),
+    /// Encrypt a disk of a VM that is off, with its snapshots
+    Encrypt(seal::EncryptArguments),
+    /// Decrypt a disk of a VM that is off, with its snapshots
+    Decrypt(seal::DecryptArguments),
     /// Remove a disk from a VM that runs or is off, and delete it
     Remove(remove::RemoveArguments),
     /// Write an image to a disk of a VM that is off
@@ -43,6 +48,8 @@ impl DiskCommand {
             Self::List(arguments) => arguments.run(output),
             Self::Extents(arguments) => arguments.run(output),
             Self::Resize(arguments) => arguments.run(output),
+            Self::Encrypt(arguments) => arguments.run(output),
+            Self::Decrypt(arguments) => arguments.run(output),
             Self::Remove(arguments) => arguments.run(output),
             Self::Import(arguments) => arguments.run(output),
             Self::Attach(arguments) => arguments.run(output),

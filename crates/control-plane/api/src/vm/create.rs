@@ -164,6 +164,20 @@ pub struct ResizeDisk {
     pub size_bytes: VolumeSize,
 }
 
+/// Options for the encryption of a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EncryptDisk {
+    /// Whether each block gets a keyed tag, so that reads of a block that was changed or put back
+    /// fail.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub integrity: bool,
+    /// The key provider that makes the VM's key, if the VM has none; optional if there is only one,
+    /// or if the policy names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_provider: Option<Name>,
+}
+
 /// The encryption of a VM: every volume with guest data is under one key of the VM's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

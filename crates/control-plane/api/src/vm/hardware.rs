@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-pub use strongroom_vm::{Board, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize};
+pub use strongroom_vm::{
+    Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize,
+};
 use strongroom_vm::{DirectKernel, InterfaceName, MacAddress, Network, VlanId};
 use utoipa::ToSchema;
 

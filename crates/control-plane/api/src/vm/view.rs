@@ -6,7 +6,9 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::create::ImageFormat;
-use super::hardware::{Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, Nic, RestartPolicy};
+use super::hardware::{
+    Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, Nic, RestartPolicy,
+};
 use super::schedule::CryptoperiodView;
 use super::snapshot::Snapshot;
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
@@ -199,6 +201,10 @@ pub struct Disk {
     /// Whether each block has a keyed tag.
     #[serde(default)]
     pub integrity: bool,
+    /// What it becomes, if it is being encrypted or decrypted: a part of it is clear, and a part is
+    /// under `key`. The VM cannot be started until that is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub becomes: Option<DiskBecomes>,
     /// Its state.
     pub state: VolumeState,
 }

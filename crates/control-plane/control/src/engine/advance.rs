@@ -21,6 +21,7 @@ use super::groups::Undone;
 use super::observe::Look;
 use super::operate::Operated;
 use super::place::told_without_key;
+use super::seal_disks::{SealUndo, SealWish, SealedVolumes};
 use super::{Control, HostSeat, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index, Row};
@@ -111,6 +112,17 @@ impl Control {
             Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),
             Work::RemoveDisk { disk, failures } => self.remove_the_disk(&step, disk, *failures),
             Work::ResizeDisk { disk, size, failures } => self.resize_the_disk(&step, disk, *size, *failures),
+            Work::SealDisk { disk, becomes, integrity, failures } => {
+                let wish = SealWish { disk, becomes: *becomes, integrity: *integrity };
+                self.seal_the_disk(&step, wish, *failures)
+            }
+            Work::RecordSeal { vm, volumes, key, becomes, left } => {
+                self.record_seal(&step, SealedVolumes { vm: *vm, volumes, key, becomes: *becomes }, left)
+            }
+            Work::UndoSealDisk { disk, becomes, failures, left, problem } => {
+                let undo = SealUndo { disk, becomes: *becomes, failures: *failures };
+                self.undo_seal_disk(&step, undo, left, problem.as_ref())
+            }
             Work::ChangeSnapshots { change, failures, makes_template } => {
                 self.change_the_snapshots(&step, change, *failures, *makes_template)
             }
@@ -725,6 +737,8 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmDelete => format!("VM {name} was deleted"),
         TaskKind::VmAddDisk => format!("VM {name} has one more disk"),
         TaskKind::VmRemoveDisk => format!("a disk of VM {name} is gone, and its volume with it"),
+        TaskKind::VmEncryptDisk => format!("a disk of VM {name} is encrypted"),
+        TaskKind::VmDecryptDisk => format!("a disk of VM {name} is NOT encrypted any more"),
         TaskKind::VmResizeDisk => format!("a disk of VM {name} is larger"),
         TaskKind::VmSnapshotCreate => format!("VM {name} has a new snapshot"),
         TaskKind::VmSnapshotRevert => format!("VM {name} was reverted to a snapshot"),

@@ -28,7 +28,7 @@ use super::{Control, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index};
 use crate::problems;
-use crate::records::{DiskRecord, DiskSealing, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
+use crate::records::{DiskRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
 /// How often a host may fail, for example by the death of a VM's supervisor, before the task fails.
 pub(super) const FAILURES_MAX: u32 = 5;
@@ -54,7 +54,7 @@ impl Control {
                 return Err(problems::conflict(message).next("make a VM with a disk"));
             };
             // The disk gets the key of the VM's own volumes.
-            let sealed = vm.hardware.disks.iter().find(|disk| disk.sealing != DiskSealing::Clear);
+            let sealed = vm.hardware.disks.iter().find(|disk| disk.sealing.is_sealed());
             let disk = DiskRecord {
                 name,
                 size: wish.size_bytes,

@@ -26,6 +26,7 @@ use super::advance::{End, Next, Step, keep_volumes};
 use super::disks::FAILURES_MAX;
 use super::observe::Look;
 use super::operate::Operated;
+use super::seal_disks::refuse_of_half_clear;
 use super::snapshots::{check_quiesce, snapshots_of, told_problem};
 use super::templates::refuse_of_template;
 use super::volume_changes::find;
@@ -81,6 +82,7 @@ impl Control {
             for vm in &vms {
                 let vm = idle(index, vm)?;
                 refuse_of_template(vm, kind)?;
+                refuse_of_half_clear(vm, kind)?;
                 let power = self.power_of(index, vm);
                 volumes_settled(vm, power)?;
                 snapshots_of(index, vm).check_new(snapshot).map_err(|refused| {

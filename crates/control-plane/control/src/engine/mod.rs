@@ -41,6 +41,7 @@ mod place;
 mod register;
 mod rotate;
 mod schedule;
+mod seal_disks;
 mod settle;
 mod slow_disks;
 mod snapshot_schedule;

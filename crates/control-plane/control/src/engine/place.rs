@@ -168,7 +168,7 @@ impl Control {
         if is_known() { Ok(()) } else { Err(problems::not_found(ObjectKind::KeyProvider, name.as_str())) }
     }
 
-    fn only_provider(&self) -> Result<ProviderName, Problem> {
+    pub(super) fn only_provider(&self) -> Result<ProviderName, Problem> {
         let providers = self.providers();
         let [provider] = providers.as_slice() else {
             let message = match providers.len() {

@@ -365,7 +365,7 @@ fn candidate(seat: &HostSeat, vm: VmId, place: &Present) -> Result<Candidate, Pr
         let volume = seat.host.volume(&place.directory, &disk.name);
         let volume = volume.map_err(|error| problems::host(seat.name.as_str(), &error))?;
         let kek = match &disk.key {
-            protocol::DiskKey::Provider { kek, .. } => *kek,
+            protocol::DiskKey::Provider { kek, .. } | protocol::DiskKey::HalfClear { kek, .. } => *kek,
             protocol::DiskKey::Unencrypted => None,
         };
         Ok(VolumeFacts {

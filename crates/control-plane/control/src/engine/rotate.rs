@@ -23,7 +23,7 @@ use super::operate::Operated;
 use super::place::provider_name;
 use super::wishes::{Caller, idle, idle_vm, state};
 use super::{Control, RETRY_PAUSE};
-use crate::inventory::{Failure, Index, Row};
+use crate::inventory::{Draft, Failure, Index, Row};
 use crate::keys::{KeyProblem, MovedVm};
 use crate::problems;
 use crate::records::{AUTOMATIC, TaskRecord, VmRecord, Work};
@@ -184,10 +184,10 @@ impl Control {
         let own = vm.hardware.own_volumes.iter().map(|own| own.volume);
         let encrypted = vm.hardware.disks.iter().filter(|disk| disk.sealing.key().is_some());
         Some(MovedVm {
-            vm: vm.id,
+            vm: Some(vm.id),
             volumes: encrypted.filter_map(|disk| disk.volume).chain(own).collect(),
             from: from.to_vec(),
-            to,
+            to: Some(to),
             renewed,
             is_shared: self.shares_layers(vm),
         })
@@ -214,21 +214,30 @@ impl Control {
         Ok(true)
     }
 
-    /// A key that cannot be deactivated is harmless and expires in time, so this is not repeated.
-    /// What is on record of the move is all that evidence is made of, so the key server is waited
-    /// for, unless the task is cancelled.
     pub(super) fn retire(
         &self,
         step: &Step,
         keys: &[ProviderKey],
         renewed: Option<bool>,
     ) -> Result<Next, Failure> {
+        let moved = renewed.and_then(|renewed| self.moved(&step.vm, keys, renewed));
+        self.record_and_retire(step, moved.as_ref(), keys)
+    }
+
+    /// Puts a move on record, and deactivates the keys that the VM needs no more.
+    ///
+    /// A key that cannot be deactivated is harmless and expires in time, so this is not repeated.
+    /// What is on record of the move is all that evidence is made of, so the key server is waited
+    /// for, unless the task is cancelled.
+    pub(super) fn record_and_retire(
+        &self,
+        step: &Step,
+        moved: Option<&MovedVm>,
+        keys: &[ProviderKey],
+    ) -> Result<Next, Failure> {
         let vm = &step.vm;
         let mut draft = self.draft();
-        match renewed
-            .and_then(|renewed| self.moved(vm, keys, renewed))
-            .map(|moved| self.keys.record_move(&moved))
-        {
+        match moved.map(|moved| self.keys.record_move(moved)) {
             None | Some(Ok(())) => {}
             Some(Err(KeyProblem::Unavailable(reason))) if !step.task.task.cancelling => {
                 self.note_key(&step.task, format!("waiting for the key server's audit log: {reason}"))?;
@@ -239,6 +248,13 @@ impl Control {
                 draft = draft.event("vm.key", &vm.object(), message, Some(step.task.task.id));
             }
         }
+        let draft = self.retire_keys(step, keys, draft);
+        self.end(step, vm, draft, End::Done)
+    }
+
+    /// Deactivates keys that the VM needs no more, unless another VM does.
+    pub(super) fn retire_keys(&self, step: &Step, keys: &[ProviderKey], mut draft: Draft) -> Draft {
+        let vm = &step.vm;
         for key in keys {
             let shared = self.inventory.read().vms.iter().any(|vm| vm.hardware.keys().contains(key));
             let message = if shared {
@@ -255,7 +271,7 @@ impl Control {
             };
             draft = draft.event("vm.key", &vm.object(), message, Some(step.task.task.id));
         }
-        self.end(step, vm, draft, End::Done)
+        draft
     }
 }
 

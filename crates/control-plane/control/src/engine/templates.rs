@@ -13,14 +13,14 @@ use super::Control;
 use super::access::Rights;
 use super::snapshots::{free_name, snapshots_of, told_problem};
 use super::wishes::{Caller, idle_vm, state, stop_it, suspended};
-use crate::inventory::Index;
+use crate::inventory::{Index, Row};
 use crate::problems;
 use crate::records::{VmRecord, Work};
 
 /// The name of the snapshot that a template gets.
 const SNAPSHOT: &str = "template";
 
-/// The most clones that a refusal names.
+/// The most VMs that a refusal names.
 const NAMED_MAX: usize = 10;
 
 impl Control {
@@ -76,6 +76,8 @@ pub(super) fn refuse_of_template(vm: &VmRecord, kind: TaskKind) -> Result<(), Pr
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk
             | TaskKind::VmResizeDisk
+            | TaskKind::VmEncryptDisk
+            | TaskKind::VmDecryptDisk
             | TaskKind::VmImportDisk
             | TaskKind::VmSnapshotRevert
             | TaskKind::VmTemplate
@@ -108,14 +110,34 @@ pub(super) fn without_clones(index: &Index, vm: &VmRecord) -> Result<(), Problem
     if clones.is_empty() {
         return Ok(());
     }
-    let more = match clones.len().saturating_sub(NAMED_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let named = clones.iter().take(NAMED_MAX).map(Name::as_str).collect::<Vec<_>>().join(", ");
-    let message = format!("linked clones share the disks of {}: {named}{more}", problems::called(vm));
+    let message = format!("linked clones share the disks of {}: {}", problems::called(vm), listed(&clones));
     Err(Problem::new(ErrorCode::InUse, message).next(
         "delete them first; or delete it with --leave-to-clones: they keep reading what they share, under their \
          own keys, so its content is not gone with its key",
     ))
+}
+
+/// Refuses to encrypt or decrypt a disk of a VM that shares layers: another VM has them under its
+/// own key, or in the clear.
+pub(super) fn without_shared_layers(index: &Index, vm: &VmRecord) -> Result<(), Problem> {
+    let shares = |other: &&Row<VmRecord>| other.shares_with(vm.id) || vm.shares_with(other.id);
+    let others: Vec<Name> = index.vms_by_name().filter(shares).map(|other| other.name.clone()).collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let message = format!("{} shares layers of its disks with {}", problems::called(vm), listed(&others));
+    Err(Problem::new(ErrorCode::InUse, message).next(format!(
+        "make a full clone that is stored as wanted: `strongroom vm clone {} NAME --encrypt`, or --unencrypted",
+        vm.name
+    )))
+}
+
+/// The first of these names, and how many more there are.
+fn listed(names: &[Name]) -> String {
+    let more = match names.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = names.iter().take(NAMED_MAX).map(Name::as_str).collect::<Vec<_>>().join(", ");
+    format!("{named}{more}")
 }

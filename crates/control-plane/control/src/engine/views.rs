@@ -81,6 +81,7 @@ impl Control {
             frontend: disk.frontend,
             key: disk.sealing.key().map(vm_key),
             integrity: disk.integrity,
+            becomes: disk.sealing.becomes(),
             state: match power {
                 PowerState::Stopped | PowerState::Suspended => VolumeState::Idle,
                 PowerState::Running | PowerState::Paused | PowerState::Stopping => VolumeState::Exposed,

@@ -36,6 +36,7 @@ use super::disks::{FAILURES_MAX, change_disk, disk_of};
 use super::observe::Look;
 use super::operate::Operated;
 use super::place::check;
+use super::seal_disks::refuse_of_half_clear;
 use super::snapshots::{numbered, snapshot_in, snapshots_of, told_problem};
 use super::templates::{linked_clones, refuse_of_template, without_clones};
 use super::wishes::{Caller, idle, idle_vm, suspended, volumes_settled};
@@ -300,6 +301,7 @@ impl Control {
     /// Checks that a VM's disks can come and go.
     fn takes_disks(&self, index: &Index, vm: &VmRecord, kind: TaskKind) -> Result<(), Problem> {
         refuse_of_template(vm, kind)?;
+        refuse_of_half_clear(vm, kind)?;
         let power = self.power_of(index, vm);
         if power == PowerState::Suspended {
             return Err(suspended(vm, "its memory fits it as it is"));

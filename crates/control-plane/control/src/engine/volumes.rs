@@ -277,7 +277,7 @@ fn view(index: &Index, vm: &VmRecord, disk: &DiskRecord, id: VolumeId, space: Op
         datastore: index.datastore_name(vm),
         size_bytes: disk.size.bytes(),
         thick: disk.thick,
-        encrypted: disk.sealing.key().is_some(),
+        encrypted: disk.sealing.is_sealed(),
         space,
     }
 }

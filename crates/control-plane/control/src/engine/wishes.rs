@@ -24,6 +24,7 @@ use super::advance::{done, without_vm};
 use super::alarms::datastore_object;
 use super::fill::to_be_filled;
 use super::place::{addressed, check};
+use super::seal_disks::refuse_of_half_clear;
 use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
 use super::volume_changes::name_is_free;
@@ -234,6 +235,7 @@ impl Control {
             let vm = idle_vm(index, named)?;
             must_be_as_read(&format!("VM {}", vm.name), vm.revision.0, version)?;
             refuse_of_template(vm, TaskKind::VmConfigure)?;
+            refuse_of_half_clear(vm, TaskKind::VmConfigure)?;
             self.must_be_off(index, vm)?;
             if index.observed(vm.id).is_some_and(|seen| seen.power == PowerState::Suspended) {
                 return Err(suspended(vm, "its memory fits it as it is"));
@@ -488,6 +490,7 @@ impl Control {
         self.wish(caller, |index, id| {
             let vm = find(index)?;
             refuse_of_template(vm, kind)?;
+            refuse_of_half_clear(vm, kind)?;
             let power = self.power_of(index, vm);
             let mut changed = VmRecord::clone(&vm.record);
             let work = change(index, &mut changed, power)?;

@@ -9,7 +9,7 @@ use strongroom_host::protocol;
 use strongroom_host::protocol::{DiskKey, KnownVolume};
 use strongroom_types::{KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::{
-    Board, Cpus, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, VmName, rounded_memory,
+    Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, VmName, rounded_memory,
 };
 
 /// The name of the cloud-init disk, which no other disk may have.
@@ -106,6 +106,17 @@ pub enum DiskSealing {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next: Option<ProviderKey>,
     },
+    /// Being encrypted or decrypted: its layers are clear or under this key. It is not used until
+    /// that is done.
+    HalfClear {
+        /// The key's place.
+        key: ProviderKey,
+        /// The key's id in descriptors.
+        #[serde(default)]
+        kek: Option<KekId>,
+        /// What the disk becomes.
+        becomes: DiskBecomes,
+    },
 }
 
 impl DiskSealing {
@@ -118,15 +129,31 @@ impl DiskSealing {
     pub fn next(&self) -> Option<&ProviderKey> {
         match self {
             Self::Under { next, .. } => next.as_ref(),
-            Self::Clear | Self::Awaited => None,
+            Self::Clear | Self::Awaited | Self::HalfClear { .. } => None,
         }
     }
 
     /// The key's place.
     pub fn key(&self) -> Option<&ProviderKey> {
         match self {
-            Self::Under { key, .. } => Some(key),
+            Self::Under { key, .. } | Self::HalfClear { key, .. } => Some(key),
             Self::Clear | Self::Awaited => None,
+        }
+    }
+
+    /// What the disk becomes, if it is half clear.
+    pub const fn becomes(&self) -> Option<DiskBecomes> {
+        match self {
+            Self::HalfClear { becomes, .. } => Some(*becomes),
+            Self::Clear | Self::Awaited | Self::Under { .. } => None,
+        }
+    }
+
+    /// Whether the whole disk is encrypted, or will be from its first block on.
+    pub const fn is_sealed(&self) -> bool {
+        match self {
+            Self::Under { .. } | Self::Awaited => true,
+            Self::Clear | Self::HalfClear { .. } => false,
         }
     }
 
@@ -136,6 +163,9 @@ impl DiskSealing {
             Self::Awaited => None,
             Self::Under { key, kek, next } => {
                 Some(DiskKey::Provider { key: key.clone(), kek: *kek, next: next.clone() })
+            }
+            Self::HalfClear { key, kek, becomes } => {
+                Some(DiskKey::HalfClear { key: key.clone(), kek: *kek, becomes: *becomes })
             }
         }
     }
@@ -223,9 +253,30 @@ impl Hardware {
         self.disks.iter().any(|disk| disk.sealing != DiskSealing::Clear)
     }
 
-    /// The disks that are not encrypted.
+    /// The disks that are not encrypted, or not as a whole.
     pub fn clear_disks(&self) -> impl Iterator<Item = &DiskRecord> {
-        self.disks.iter().filter(|disk| disk.sealing == DiskSealing::Clear)
+        self.disks.iter().filter(|disk| !disk.sealing.is_sealed())
+    }
+
+    /// The disk that is half clear.
+    pub fn half_clear(&self) -> Option<&DiskRecord> {
+        self.disks.iter().find(|disk| disk.sealing.becomes().is_some())
+    }
+
+    /// Completes the change of a half-clear disk. Returns the keys that the VM needs no more.
+    pub fn complete_half_clear(&mut self) -> Vec<ProviderKey> {
+        let before = self.keys();
+        for disk in &mut self.disks {
+            if let DiskSealing::HalfClear { key, kek, becomes } = &disk.sealing {
+                disk.sealing = match becomes {
+                    DiskBecomes::Encrypted => DiskSealing::under(key.clone(), *kek),
+                    DiskBecomes::Clear => DiskSealing::Clear,
+                };
+                disk.integrity &= disk.sealing != DiskSealing::Clear;
+            }
+        }
+        let after = self.keys();
+        before.into_iter().filter(|key| !after.contains(key)).collect()
     }
 
     /// Returns the ways in which data of encrypted disks could leak, if an attacker has chosen the
@@ -238,7 +289,8 @@ impl Hardware {
         for disk in self.clear_disks() {
             let is_first = self.disks.first() == Some(disk);
             let starts = if is_first { ", and the VM starts from it" } else { "" };
-            ways.push(format!("{} is not encrypted{starts}", disk.name));
+            let whole = if disk.sealing.becomes().is_some() { " as a whole" } else { "" };
+            ways.push(format!("{} is not encrypted{whole}{starts}", disk.name));
         }
         for (number, nic) in self.nics.iter().enumerate() {
             let network = match &nic.backend {
@@ -339,6 +391,9 @@ impl Hardware {
                 DiskKey::Unencrypted => DiskSealing::Clear,
                 DiskKey::Provider { key, kek, next } => {
                     DiskSealing::Under { key: key.clone(), kek: *kek, next: next.clone() }
+                }
+                DiskKey::HalfClear { key, kek, becomes } => {
+                    DiskSealing::HalfClear { key: key.clone(), kek: *kek, becomes: *becomes }
                 }
             },
             volume: None,

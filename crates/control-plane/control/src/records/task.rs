@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{Name, Problem};
 use strongroom_host::protocol::{
-    DiskName, ImageFormat, NewVmSnapshot, OperationId, SnapshotChange, TicketId,
+    DiskBecomes, DiskName, ImageFormat, NewVmSnapshot, OperationId, SnapshotChange, TicketId,
 };
-use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeSize};
+use strongroom_types::{
+    KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeId, VolumeSize,
+};
 
 use super::access::AskedBy;
 use super::hardware::{DiskRecord, Hardware};
@@ -192,6 +194,50 @@ pub enum Work {
         /// How often the host has failed.
         #[serde(default)]
         failures: u32,
+    },
+    /// Encrypt or decrypt a disk: have the VM's first key made, unless it has one; then have every
+    /// layer rewritten. The VM's record has the disk as half clear from before the host's first
+    /// request until after its last one.
+    SealDisk {
+        /// The disk.
+        disk: DiskName,
+        /// What it becomes.
+        becomes: DiskBecomes,
+        /// Whether its blocks get tags, if it is encrypted.
+        #[serde(default)]
+        integrity: bool,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Put an encryption or decryption on record, and deactivate keys that nothing needs any more.
+    RecordSeal {
+        /// The VM, if its own volumes were rewritten, too.
+        vm: Option<VmId>,
+        /// The volumes, as far as their ids are known.
+        volumes: Vec<VolumeId>,
+        /// The key that they are under, or were.
+        key: ProviderKey,
+        /// What they have become.
+        becomes: DiskBecomes,
+        /// The keys that the VM has left.
+        left: Vec<ProviderKey>,
+    },
+    /// Have the host take back an encryption or decryption.
+    UndoSealDisk {
+        /// The disk.
+        disk: DiskName,
+        /// What it becomes again.
+        becomes: DiskBecomes,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+        /// Once it is taken back, the keys that the VM has left.
+        #[serde(default)]
+        left: Vec<ProviderKey>,
+        /// Why it failed; absent if it was cancelled.
+        #[serde(default)]
+        problem: Option<Problem>,
     },
     /// Make, revert to or delete a snapshot.
     ChangeSnapshots {
@@ -412,6 +458,7 @@ impl Work {
             | Self::AddDisk { .. }
             | Self::RemoveDisk { .. }
             | Self::ResizeDisk { .. }
+            | Self::SealDisk { .. }
             | Self::ChangeSnapshots { .. }
             | Self::MakeGroup { .. }
             | Self::BindVolume { .. }
@@ -423,6 +470,8 @@ impl Work {
             | Self::AwaitRunning
             | Self::UndoStart
             | Self::UndoAddDisk { .. }
+            | Self::RecordSeal { .. }
+            | Self::UndoSealDisk { .. }
             | Self::KeepGroup { .. }
             | Self::UndoGroup { .. }
             | Self::RetireKeys { .. }

@@ -68,6 +68,7 @@ mod tests {
             datastore::Datastore,
             vm::Dump,
             vm::DumpVm,
+            vm::EncryptDisk,
             ErrorBody,
             event::Event,
             datastore::Found,

@@ -515,6 +515,9 @@ impl HostInside {
                 if running(&vm) {
                     self.violations.push(format!("{} was started while it runs", spec.name));
                 }
+                if spec.check_whole().is_err() {
+                    self.violations.push(format!("{} was started with a half-clear disk", spec.name));
+                }
                 let granted = self.take_grants(&request.grants, spec);
                 let power = if granted.is_ok() { PowerState::Running } else { PowerState::KeyUnavailable };
                 let started = FakeVm {
@@ -528,11 +531,11 @@ impl HostInside {
                 self.vms.insert(id, started);
                 Ok(None)
             }
-            OperationKind::ChangeDisk { change, .. } => {
+            OperationKind::ChangeDisk { spec: asked, change } => {
                 let Some(vm) = self.vms.get(&id).cloned() else {
                     return Err(Problem::new("not_found", "there is no such VM"));
                 };
-                self.take_grants(&request.grants, &vm.spec)?;
+                self.take_grants(&request.grants, asked)?;
                 let is_removal = matches!(change, DiskChange::Remove { .. });
                 let fails_later = matches!(change, DiskChange::Unbind { .. });
                 if let DiskChange::Bind { disk, from } = change {
@@ -544,7 +547,13 @@ impl HostInside {
                 {
                     return Err(Problem::new(code, "it does not"));
                 }
-                let spec = change.applied_to(&vm.spec)?;
+                let mut spec = change.applied_to(&vm.spec)?;
+                if let DiskChange::Seal { disk } = change {
+                    if asked.disk(disk).is_none_or(|disk| !matches!(disk.key, DiskKey::HalfClear { .. })) {
+                        self.violations.push(format!("{disk} was rewritten before it was half clear"));
+                    }
+                    spec = change.applied_to(asked)?;
+                }
                 if let DiskChange::Unbind { disk, to } = change {
                     if let Some(code) = self.disk_changes_that_fail.pop() {
                         self.vms.get_mut(&id).unwrap().spec = spec;

@@ -1,4 +1,4 @@
-//! Adding, removing and growing a disk of a VM.
+//! Adding, removing, growing, encrypting and decrypting a disk of a VM.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use strongroom_types::{VmId, VolumeSize};
 use strongroom_vm::{DiskName, VmName};
 
 use super::problem::Problem;
-use super::spec::{Disk, VmSpec};
+use super::spec::{Disk, DiskKey, VmSpec};
 
 /// A change of a disk, for a running VM or one that is off. A part that is already done is left as
 /// it is, so that a request can be repeated.
@@ -45,6 +45,14 @@ pub enum DiskChange {
         /// The place for its files.
         to: HeldVolume,
     },
+    /// Completes the encryption or decryption of a half-clear disk
+    /// ([`DiskKey::HalfClear`]) of a VM that is off, with its snapshots; with the only key, that of
+    /// the VM's own volumes, too. After a failure or a kill the disk is half clear, and a repeated
+    /// request continues.
+    Seal {
+        /// The disk.
+        disk: DiskName,
+    },
 }
 
 /// The place of a volume that no VM has: the directory of its holder, which is like a VM's.
@@ -71,7 +79,10 @@ impl DiskChange {
     pub fn disk(&self) -> &DiskName {
         match self {
             Self::Add { disk } | Self::Bind { disk, .. } => &disk.name,
-            Self::Remove { disk } | Self::Resize { disk, .. } | Self::Unbind { disk, .. } => disk,
+            Self::Remove { disk }
+            | Self::Resize { disk, .. }
+            | Self::Unbind { disk, .. }
+            | Self::Seal { disk } => disk,
         }
     }
 
@@ -105,7 +116,7 @@ impl DiskChange {
                     return Err(Problem::new("disk_needed", message).with_next_step("delete the VM instead"));
                 }
             }
-            (Self::Resize { disk, .. }, None) => {
+            (Self::Resize { disk, .. } | Self::Seal { disk }, None) => {
                 return Err(Problem::new("no_such_disk", format!("VM {} has no disk {disk}", spec.name)));
             }
             (Self::Resize { disk, size_bytes }, Some(at)) => {
@@ -116,6 +127,12 @@ impl DiskChange {
                 }
                 changed.disks[at].size_bytes = *size_bytes;
             }
+            (Self::Seal { disk }, Some(at)) => {
+                changed.has_own_volumes_like(disk)?;
+                let sealed = &mut changed.disks[at];
+                sealed.key = sealed.key.completed();
+                sealed.integrity &= sealed.key != DiskKey::Unencrypted;
+            }
         }
         changed.check().map_err(|error| Problem::new("bad_spec", error.to_string()))?;
         Ok(changed)
@@ -125,7 +142,8 @@ impl DiskChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::DiskKey;
+    use strongroom_types::ProviderKey;
+    use strongroom_vm::DiskBecomes;
 
     #[test]
     fn disks_come_and_go_and_what_a_vm_needs_stays() {
@@ -157,5 +175,42 @@ mod tests {
         let grown = resize("disk1", 2).applied_to(&two).unwrap();
         assert_eq!(resize("disk1", 1).applied_to(&grown).unwrap_err().code, "bad_spec");
         assert_eq!(resize("disk2", 2).applied_to(&two).unwrap_err().code, "no_such_disk");
+    }
+
+    #[test]
+    fn a_half_clear_disk_becomes_what_it_is_to_be() {
+        let mut spec = VmSpec::for_tests("web1", true);
+        let name = spec.disks[0].name.clone();
+        let DiskKey::Provider { key, .. } = spec.disks[0].key.clone() else { panic!("it has a key") };
+        let half = |becomes| DiskKey::HalfClear { key: key.clone(), kek: None, becomes };
+        let seal = DiskChange::Seal { disk: name.clone() };
+        spec.disks[0].integrity = true;
+        spec.disks[0].key = half(DiskBecomes::Encrypted);
+        spec.check().unwrap();
+        assert_eq!(spec.check_whole().unwrap_err().code, "half_clear");
+        let sealed = seal.applied_to(&spec).unwrap();
+        assert_eq!(
+            (&sealed.disks[0].key, sealed.disks[0].integrity),
+            (&DiskKey::provider(key.clone(), None), true)
+        );
+        sealed.check_whole().unwrap();
+        assert_eq!(seal.applied_to(&sealed).unwrap(), sealed, "asked again");
+        spec.disks[0].key = half(DiskBecomes::Clear);
+        let clear = seal.applied_to(&spec).unwrap();
+        assert_eq!((&clear.disks[0].key, clear.disks[0].integrity), (&DiskKey::Unencrypted, false));
+
+        assert!(spec.has_own_volumes_like(&name).unwrap());
+        let mut two = spec.clone();
+        two.disks.push(Disk {
+            name: "disk1".parse().unwrap(),
+            key: DiskKey::provider(key.clone(), None),
+            ..spec.disks[0].clone()
+        });
+        assert!(!two.has_own_volumes_like(&name).unwrap(), "the other disk has the VM's key");
+        let other = ProviderKey { key: "4712".parse().unwrap(), ..key.clone() };
+        two.disks[1].key = DiskKey::provider(other, None);
+        assert_eq!(seal.applied_to(&two).unwrap_err().code, "disk_needed");
+        two.disks[1].key = half(DiskBecomes::Encrypted);
+        assert!(two.check().is_err(), "one at a time");
     }
 }

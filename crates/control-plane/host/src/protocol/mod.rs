@@ -69,8 +69,8 @@ pub use spec::{Disk, DiskKey, KnownVolume, Lineage, Origin, SpecError, VmSpec};
 pub use statistics::{DiskStatistics, VmStatistics};
 /// The parts of a VM, as `strongroom_vm` defines them.
 pub use strongroom_vm::{
-    Board, Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, Network,
-    Nic, QuiesceWithin, VmName,
+    Board, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MachineType,
+    MemorySize, Network, Nic, QuiesceWithin, VmName,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::{KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::limits::{DISKS_MAX, NICS_MAX};
 use strongroom_vm::{
-    Board, Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, Nic, VmName,
-    check_host_path, check_initrd_beside_tpm, rounded_memory,
+    Board, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, Nic,
+    VmName, check_host_path, check_initrd_beside_tpm, rounded_memory,
 };
 use thiserror::Error;
 use uuid::Uuid;
@@ -168,6 +168,17 @@ pub enum DiskKey {
     },
     /// Explicitly not encrypted.
     Unencrypted,
+    /// Being encrypted or decrypted ([`DiskChange::Seal`](super::DiskChange::Seal)): each layer of
+    /// the volume is clear or under this key. Until that is done the disk is not used.
+    HalfClear {
+        /// The key's place at its provider.
+        key: ProviderKey,
+        /// As for [`Provider`](Self::Provider).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kek: Option<KekId>,
+        /// What the disk becomes.
+        becomes: DiskBecomes,
+    },
 }
 
 impl DiskKey {
@@ -180,6 +191,7 @@ impl DiskKey {
     pub fn for_new(&self) -> Option<&ProviderKey> {
         match self {
             Self::Provider { key, next, .. } => Some(next.as_ref().unwrap_or(key)),
+            Self::HalfClear { key, .. } => Some(key),
             Self::Unencrypted => None,
         }
     }
@@ -187,8 +199,20 @@ impl DiskKey {
     /// Returns the key's place, if there is a key.
     pub fn provider_key(&self) -> Option<&ProviderKey> {
         match self {
-            Self::Provider { key, .. } => Some(key),
+            Self::Provider { key, .. } | Self::HalfClear { key, .. } => Some(key),
             Self::Unencrypted => None,
+        }
+    }
+
+    /// Returns what it is once the change of a half-clear disk is done; any other key stays.
+    #[must_use]
+    pub fn completed(&self) -> Self {
+        match self {
+            Self::HalfClear { key, kek, becomes: DiskBecomes::Encrypted } => {
+                Self::provider(key.clone(), *kek)
+            }
+            Self::HalfClear { becomes: DiskBecomes::Clear, .. } => Self::Unencrypted,
+            Self::Provider { .. } | Self::Unencrypted => self.clone(),
         }
     }
 }
@@ -248,6 +272,44 @@ impl VmSpec {
             }
         }
         Some((to?, from))
+    }
+
+    /// Checks that no disk is half clear: such a disk is used for nothing but the completion of its
+    /// change.
+    ///
+    /// # Errors
+    /// Names the disk.
+    pub fn check_whole(&self) -> Result<(), Problem> {
+        let half_clear = |disk: &&Disk| matches!(disk.key, DiskKey::HalfClear { .. });
+        let Some(disk) = self.disks.iter().find(half_clear) else { return Ok(()) };
+        let (vm, disk) = (&self.name, &disk.name);
+        let message = format!("{disk} of VM {vm} is not encrypted as a whole yet, or not decrypted");
+        let next = format!(
+            "go on with `strongroom vm disk encrypt {vm} {disk}` or `strongroom vm disk decrypt {vm} {disk}`"
+        );
+        Err(Problem::new("half_clear", message).with_next_step(next))
+    }
+
+    /// Returns whether the VM's own volumes are encrypted and decrypted together with this disk: it
+    /// is the only one with a key.
+    ///
+    /// # Errors
+    /// If the VM's own volumes would be under the key of another disk.
+    pub fn has_own_volumes_like(&self, disk: &DiskName) -> Result<bool, Problem> {
+        let mut without = self.clone();
+        without.disks.iter_mut().filter(|known| known.name == *disk).for_each(|known| {
+            known.key = DiskKey::Unencrypted;
+        });
+        match (self.own_key().provider_key(), without.own_key().provider_key()) {
+            (with, without) if with == without => Ok(false),
+            (_, None) => Ok(true),
+            (_, Some(_)) => {
+                let message =
+                    format!("what VM {} keeps beside its disks is under the key of {disk}", self.name);
+                Err(Problem::new("disk_needed", message)
+                    .with_next_step("clone the VM without encryption instead"))
+            }
+        }
     }
 
     /// Whether it has an encrypted disk.
@@ -363,11 +425,18 @@ impl VmSpec {
         }
         let next = |disk: &'_ Disk| match &disk.key {
             DiskKey::Provider { next, .. } => next.clone(),
-            DiskKey::Unencrypted => None,
+            DiskKey::HalfClear { .. } | DiskKey::Unencrypted => None,
         };
         let moving: Vec<ProviderKey> = self.disks.iter().filter_map(next).collect();
         if moving.windows(2).any(|pair| pair[0] != pair[1]) {
             return wrong("disks", "they are moving to different keys; a VM moves to one");
+        }
+        let half_clear = self.disks.iter().filter(|disk| matches!(disk.key, DiskKey::HalfClear { .. }));
+        if half_clear.count() > usize::from(moving.is_empty()) {
+            return wrong(
+                "disks",
+                "one disk at a time is encrypted or decrypted, and not beside a move to a key",
+            );
         }
         match self.disks.iter().find(|disk| disk.integrity && disk.key == DiskKey::Unencrypted) {
             Some(disk) => wrong("disks", format!("{} has no key that tags could be made with", disk.name)),

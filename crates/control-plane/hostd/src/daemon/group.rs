@@ -82,6 +82,7 @@ fn check(
     let member = |member: GroupMember| {
         let GroupMember { spec, generation, grants } = member;
         hostd.check_spec(spec.id, &spec)?;
+        spec.check_whole()?;
         let now = hostd.vms.get(spec.id).ok_or_else(|| no_such_vm(spec.id))?;
         let change = SnapshotChange::Prepare { snapshot: snapshot.clone() };
         let kind = OperationKind::ChangeSnapshots { spec: Box::new(spec.clone()), change };

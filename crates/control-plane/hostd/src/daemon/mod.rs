@@ -226,6 +226,7 @@ impl Hostd {
                 disk.ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk to fill"))?;
             }
             TicketRequest::Check { spec, disk, .. } | TicketRequest::Export { spec, disk, .. } => {
+                spec.check_whole()?;
                 spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk"))?;
             }
             // Also allowed for a VM that is off.

@@ -67,6 +67,9 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     let vm = job.vm;
     if let Some(spec) = job.request.kind.spec() {
         hostd.check_spec(vm, spec)?;
+        if !takes_half_clear(&job.request.kind) {
+            spec.check_whole()?;
+        }
     }
     match job.request.kind.clone() {
         OperationKind::Create { spec, from } => create(hostd, job, *spec, from).await,
@@ -98,6 +101,36 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     }
 }
 
+/// Whether an operation is possible on a VM with a half-clear disk.
+fn takes_half_clear(kind: &OperationKind) -> bool {
+    match kind {
+        OperationKind::ChangeDisk { change, .. } => match change {
+            DiskChange::Seal { .. } => true,
+            DiskChange::Add { .. }
+            | DiskChange::Remove { .. }
+            | DiskChange::Resize { .. }
+            | DiskChange::Bind { .. }
+            | DiskChange::Unbind { .. } => false,
+        },
+        OperationKind::Delete
+        | OperationKind::DeleteDump { .. }
+        | OperationKind::Stop { .. }
+        | OperationKind::Suspend
+        | OperationKind::Dump { .. }
+        | OperationKind::Pause
+        | OperationKind::Resume
+        | OperationKind::Reset
+        | OperationKind::SupplyGrants => true,
+        OperationKind::Create { .. }
+        | OperationKind::Start { .. }
+        | OperationKind::Configure { .. }
+        | OperationKind::ImportDisk { .. }
+        | OperationKind::Rekey { .. }
+        | OperationKind::ChangeSnapshots { .. }
+        | OperationKind::SnapshotGroup { .. } => false,
+    }
+}
+
 /// Checks whether a VM can be made as requested, before it has a key.
 pub async fn check(hostd: &Arc<Hostd>, vm: VmId, spec: VmSpec) -> Result<(), Problem> {
     hostd.check_spec(vm, &spec)?;
@@ -120,6 +153,7 @@ async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
 async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, from: Option<Box<CloneSource>>) -> Outcome {
     if let Some(from) = &from {
         hostd.check_spec(from.spec.id, &from.spec)?;
+        from.spec.check_whole()?;
     }
     fits(hostd, &spec).await?;
     let task = Task::Create { spec: Box::new(spec.clone()), from };
@@ -335,8 +369,12 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
     let changed = change.applied_to(&spec)?;
     hostd.check_spec(job.vm, &changed)?;
     hostd.check_boot_files(&changed)?;
-    let is_move = matches!(change, DiskChange::Bind { .. } | DiskChange::Unbind { .. });
-    if !is_move && let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
+    if let DiskChange::Seal { .. } = &change {
+        off(hostd, job.vm)?;
+    }
+    let takes_no_more =
+        matches!(change, DiskChange::Bind { .. } | DiskChange::Unbind { .. } | DiskChange::Seal { .. });
+    if !takes_no_more && let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
         let wanted = changed.clone();
         blocking(move || fits::check_datastore(&used, &wanted)).await??;
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{
-    ChangedObject, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
-    Problem, Progress,
+    ChangedObject, DiskChange, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
+    OperationState, Problem, Progress,
 };
 use strongroom_types::VmId;
 use tokio::sync::watch;
@@ -56,9 +56,13 @@ impl Job {
         Self { cancelled: self.cancelled.clone(), ..Self::new(vm, request) }
     }
 
-    /// Whether it rewrites all data of its VM.
+    /// Whether it rewrites data of its VM.
     fn reencrypts(&self) -> bool {
-        matches!(self.request.kind, OperationKind::Rekey { data: true, .. })
+        matches!(
+            self.request.kind,
+            OperationKind::Rekey { data: true, .. }
+                | OperationKind::ChangeDisk { change: DiskChange::Seal { .. }, .. }
+        )
     }
 
     /// All VMs that it is an operation on.

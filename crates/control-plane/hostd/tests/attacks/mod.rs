@@ -72,7 +72,7 @@ pub fn clear_configuration() {
     spec.disks.push(added);
     keep(&mut spec, told);
     let kek = |disk: usize| match &spec.disks[disk].key {
-        DiskKey::Provider { kek, .. } => *kek,
+        DiskKey::Provider { kek, .. } | DiskKey::HalfClear { kek, .. } => *kek,
         DiskKey::Unencrypted => None,
     };
     assert!(kek(1).is_some() && kek(1) == kek(0), "{:?}", spec.disks);

@@ -2,6 +2,7 @@
 //! open is left, and the VM is what it was.
 
 pub mod running;
+pub mod sealed;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -64,11 +65,16 @@ impl Subject {
     }
 
     fn booting(boot_sector: Vec<u8>) -> Self {
+        Self::under(|site| DiskKey::provider(site.key.clone(), None), boot_sector)
+    }
+
+    /// A VM whose disks have this key.
+    fn under(key: impl Fn(&KeySite) -> DiskKey, boot_sector: Vec<u8>) -> Self {
         let host = Host::start();
         let site = KeySite::start(&host);
         let mut spec = host.spec("web1", 2);
         for disk in &mut spec.disks {
-            disk.key = DiskKey::provider(site.key.clone(), None);
+            disk.key = key(&site);
         }
         spec.disks[0].size_bytes = VolumeSize::new(DISK_BYTES).unwrap();
         spec.seed = true;
@@ -188,7 +194,12 @@ impl Subject {
 
     /// As [`begin`](Self::begin), whoever does it.
     fn begin_only(&self, to: &ProviderKey) -> OperationId {
-        let request = self.host.request(self.generation, self.rekey(to));
+        self.half_done(self.rekey(to))
+    }
+
+    /// Begins an operation that rewrites the volumes. Returns it once the first disk is half done.
+    fn half_done(&self, kind: OperationKind) -> OperationId {
+        let request = self.host.request(self.generation, kind);
         self.host.operate(&self.spec, &request).unwrap();
         let disk = self.spec.volume_path(&self.spec.disks[0].name);
         until("its first disk is half done", || {

@@ -33,7 +33,7 @@ use crate::console_log::LogSender;
 use crate::snapshots::merge_problem;
 
 /// The interval between progress reports.
-const TELLS_EVERY: Duration = Duration::from_millis(500);
+pub const TELLS_EVERY: Duration = Duration::from_millis(500);
 
 /// A volume between two keys.
 pub(super) struct Rewriting<'a> {
@@ -192,19 +192,24 @@ impl Rewriting<'_> {
     }
 
     fn problem_of(&self, error: MergeError) -> Problem {
-        match error {
-            MergeError::Datastore(error) => error.into(),
-            error => {
-                let problem = merge_problem(error);
-                let message = format!("{} was not re-encrypted: {problem}", self.path.display());
-                Problem::new("not_reencrypted", message)
-            }
+        not_rewritten(self.path, error)
+    }
+}
+
+/// The problem of a volume whose layers are not rewritten.
+pub fn not_rewritten(path: &Path, error: MergeError) -> Problem {
+    match error {
+        MergeError::Datastore(error) => error.into(),
+        error => {
+            let problem = merge_problem(error);
+            let message = format!("{} was not re-encrypted: {problem}", path.display());
+            Problem::new("not_reencrypted", message)
         }
     }
 }
 
 /// The bytes to rewrite of a volume, for progress.
-fn size_of(volume: &DescribedVolume) -> u64 {
+pub fn size_of(volume: &DescribedVolume) -> u64 {
     whole_to_reencrypt(&volume.path).map_or(0, |whole| whole.bytes)
 }
 

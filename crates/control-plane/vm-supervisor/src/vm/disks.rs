@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use strongroom_host::layout::{Layout, Place};
 use strongroom_host::orders::RunTask;
 use strongroom_host::protocol::{
-    Disk, DiskChange, DiskFrontend, DiskKind, DiskName, KnownVolume, PowerState, Problem,
+    Disk, DiskChange, DiskFrontend, DiskKind, DiskName, KnownVolume, PowerState, Problem, VmSpec,
 };
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_hypervisor::QmpError;
@@ -152,6 +152,7 @@ impl Vm {
                 let problem = Problem::new("running", format!("{name} of VM {} {why}", spec.name));
                 Err(problem.with_next_step("stop the VM first"))
             }
+            DiskChange::Seal { disk } => Err(not_while_it_runs(spec, disk)),
             _ => Ok(()),
         }
     }
@@ -241,6 +242,12 @@ impl Vm {
     }
 }
 
+/// The problem of a disk that is encrypted or decrypted while its VM is off.
+fn not_while_it_runs(spec: &VmSpec, disk: &DiskName) -> Problem {
+    let message = format!("{disk} of VM {} is encrypted or decrypted only while the VM is off", spec.name);
+    Problem::new("running", message).with_next_step("stop the VM first")
+}
+
 /// The inputs of a change.
 struct Work {
     task: RunTask,
@@ -270,6 +277,7 @@ impl Work {
                 self.detach(disk)?;
                 disks::unbind(&self.keys, spec, disk)
             }
+            DiskChange::Seal { disk } => Err(not_while_it_runs(spec, disk)),
             DiskChange::Resize { disk, size_bytes } => {
                 let found =
                     spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", format!("no disk {disk}")))?;

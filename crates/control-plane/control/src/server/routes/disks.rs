@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use strongroom_api::ErrorBody;
 use strongroom_api::task::Task;
-use strongroom_api::vm::{AddDisk, PowerOptions, ResizeDisk};
+use strongroom_api::vm::{AddDisk, EncryptDisk, PowerOptions, ResizeDisk};
 
 use super::super::Api;
 use super::super::ask::{Named, Wish};
@@ -48,5 +48,37 @@ pub async fn vm_resize_disk(
 ) -> Accepted {
     let task =
         blocking(api, move |control| control.resize_disk(&wish.caller, &vm, &disk, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Encrypts a disk of a VM that is off, with its snapshots, under the VM's key. A VM without a key
+/// gets one, and its own volumes are encrypted, too. A cancelled task decrypts the disk again.
+#[utoipa::path(post, path = "/v1/vms/{vm}/disks/{disk}/encrypt", operation_id = "vm_encrypt_disk", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
+    request_body = Option<EncryptDisk>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_encrypt_disk(
+    State(api): State<Api>,
+    Named((vm, disk)): Named<(String, String)>,
+    wish: Wish<EncryptDisk>,
+) -> Accepted {
+    let task =
+        blocking(api, move |control| control.encrypt_disk(&wish.caller, &vm, &disk, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Decrypts a disk of a VM that is off, with its snapshots. With the last encrypted disk, the VM's
+/// own volumes are decrypted, too, and its key is deactivated. A cancelled task encrypts the disk
+/// again.
+#[utoipa::path(post, path = "/v1/vms/{vm}/disks/{disk}/decrypt", operation_id = "vm_decrypt_disk", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
+    request_body = Option<PowerOptions>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_decrypt_disk(
+    State(api): State<Api>,
+    Named((vm, disk)): Named<(String, String)>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.decrypt_disk(&wish.caller, &vm, &disk)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
