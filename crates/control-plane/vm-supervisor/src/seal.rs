@@ -68,11 +68,14 @@ pub fn complete(
     }
     let sealing = Sealing { vm, disk: found, kek, becomes: *becomes };
     let volumes = sealing.volumes()?;
+    let total = volumes.iter().map(|volume| volume.size_bytes).sum();
+    // The next hostd's job may have done all of it while this one waited for the VM: a job whose
+    // hostd is gone changes nothing.
+    tell(Progress { done: 0, total, unit: ProgressUnit::Bytes })?;
     VmRecord::change(vm, |record| {
         record.snapshots.check_whole(&vm.name)?;
         attest(keys, record, vm)
     })?;
-    let total = volumes.iter().map(|volume| volume.size_bytes).sum();
     let mut done_bytes = 0;
     for volume in volumes {
         let mut tell = |left_bytes: u64| {
