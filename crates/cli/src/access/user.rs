@@ -39,7 +39,7 @@ pub enum UserCommand {
 /// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The password is asked for twice. The secret that is printed belongs into the user's authenticator (RFC 6238); \
+    after_help = "The password is asked for twice. The secret that is printed belongs in the user's authenticator (RFC 6238); \
 it is not shown again, and `strongroom user totp` makes another one.
 
 Examples:

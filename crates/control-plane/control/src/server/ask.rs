@@ -128,7 +128,7 @@ fn unnamed(error: &PathRejection) -> Problem {
         },
         _ => error.body_text(),
     };
-    Problem::new(ErrorCode::Malformed, message).next("/openapi.json says what belongs into the path")
+    Problem::new(ErrorCode::Malformed, message).next("/openapi.json says what belongs in the path")
 }
 
 /// Reads the body. More of a body that is too long is read and dropped: a client that is answered
