@@ -13,11 +13,15 @@ mod token;
 mod user;
 
 use clap::Subcommand;
+use serde::de::DeserializeOwned;
+use strongroom_api::access::Token;
+use strongroom_api::{ErrorCode, Name, Page, Problem};
 
 pub use self::folder::FolderCommand;
 pub use self::role::RoleCommand;
 pub use self::sign_in::{LoginArguments, LogoutArguments};
 pub use self::user::UserCommand;
+use crate::api::Api;
 use crate::error::CliError;
 use crate::output::{Output, utc};
 
@@ -49,6 +53,25 @@ impl AccessCommand {
             Self::Session(command) => command.run(output),
         }
     }
+}
+
+/// The object of this name among all of its kind.
+fn by_name<T: DeserializeOwned>(
+    api: &Api,
+    kind: &str,
+    name: &Name,
+    its: impl Fn(&T) -> &Name,
+) -> Result<T, CliError> {
+    let all: Page<T> = api.list(&format!("/v1/{kind}s"))?;
+    all.items.into_iter().find(|found| its(found) == name).ok_or_else(|| {
+        let problem = Problem::new(ErrorCode::NotFound, format!("there is no {kind} {name}"));
+        CliError::problem(&problem.next(format!("`strongroom {kind} list` shows what there is")))
+    })
+}
+
+/// Whose rights a token has.
+fn owner(token: &Token) -> String {
+    token.user.as_ref().map_or_else(|| "admin".to_owned(), ToString::to_string)
 }
 
 /// A time that may not be known, in a table.

@@ -8,7 +8,7 @@ use strongroom_api::access::{Explain, Explanation, Grant, Review, Token, User};
 use strongroom_api::{Name, Reference};
 use strongroom_types::counted;
 
-use super::{scope, time_or_none};
+use super::{owner, scope, time_or_none};
 use crate::api::{ApiArguments, parse_reference, show};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
@@ -98,7 +98,7 @@ fn of_token(token: &Token) -> [String; 5] {
         token.name.to_string(),
         token.role.to_string(),
         scope::display(&token.scope),
-        token.user.as_ref().map_or_else(|| "admin".to_owned(), ToString::to_string),
+        owner(token),
         utc(token.expires_unix_seconds),
     ]
 }

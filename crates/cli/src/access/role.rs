@@ -4,8 +4,9 @@ use clap::{Args, Subcommand};
 use strongroom_api::access::{CreateGrant, CreateRole, Done, Grant, Role};
 use strongroom_api::{ErrorCode, Name, Page, Privilege, PrivilegeSet, Problem, Reference};
 
+use super::by_name;
 use super::scope::{self, ScopeArguments};
-use crate::api::{Api, ApiArguments, segment, show, table};
+use crate::api::{ApiArguments, segment, show, table};
 use crate::error::CliError;
 use crate::output::{Output, Table};
 
@@ -23,9 +24,21 @@ pub enum RoleCommand {
     #[command(after_help = "Example:\n  strongroom role delete starter")]
     Delete(RoleArguments),
     /// Give a role to a user
+    #[command(after_help = "You give only what you have yourself, at the same place.
+
+Examples:
+  strongroom role grant ada operator
+  strongroom role grant ada no-cryptography-administrator --folder tenant1")]
     Grant(GrantArguments),
     /// Take a role from a user
-    Revoke(RevokeArguments),
+    #[command(
+        after_help = "The place is that of the grant. Tasks that have not begun at a host are cancelled.
+
+Examples:
+  strongroom role revoke ada operator
+  strongroom role revoke ada no-cryptography-administrator --folder tenant1"
+    )]
+    Revoke(GrantArguments),
 }
 
 /// The arguments of `list`.
@@ -67,35 +80,9 @@ pub struct CreateArguments {
     api: ApiArguments,
 }
 
-/// The arguments of `grant`.
+/// The arguments of `grant` and `revoke`.
 #[derive(Debug, Args)]
-#[command(after_help = "You give only what you have yourself, at the same place.
-
-Examples:
-  strongroom role grant ada operator
-  strongroom role grant ada no-cryptography-administrator --folder tenant1")]
 pub struct GrantArguments {
-    /// Name of the user
-    user: Name,
-
-    /// Name of the role
-    role: Name,
-
-    #[command(flatten)]
-    scope: ScopeArguments,
-
-    #[command(flatten)]
-    api: ApiArguments,
-}
-
-/// The arguments of `revoke`.
-#[derive(Debug, Args)]
-#[command(after_help = "The place is that of the grant. Tasks that have not begun at a host are cancelled.
-
-Examples:
-  strongroom role revoke ada operator
-  strongroom role revoke ada no-cryptography-administrator --folder tenant1")]
-pub struct RevokeArguments {
     /// Name of the user
     user: Name,
 
@@ -125,7 +112,7 @@ impl RoleCommand {
                 })
             }
             Self::Show(RoleArguments { role, api }) => {
-                let role = the_role(&api.connect()?, role)?;
+                let role = by_name(&api.connect()?, "role", role, |found: &Role| &found.name)?;
                 let row =
                     |privilege: Privilege| [privilege.as_str().to_owned(), privilege.permits().to_owned()];
                 let rows = role.privileges.iter().map(row).collect();
@@ -151,21 +138,13 @@ impl RoleCommand {
                     format!("user {} has role {role} for {}", grant.user, scope::display(&grant.scope));
                 show(output, grant, text)
             }
-            Self::Revoke(arguments) => arguments.run(output),
+            Self::Revoke(arguments) => arguments.revoke(output),
         }
     }
 }
 
-fn the_role(api: &Api, name: &Name) -> Result<Role, CliError> {
-    let all: Page<Role> = api.list("/v1/roles")?;
-    all.items.into_iter().find(|role| role.name == *name).ok_or_else(|| {
-        let problem = Problem::new(ErrorCode::NotFound, format!("there is no role {name}"));
-        CliError::problem(&problem.next("`strongroom role list` shows what there is"))
-    })
-}
-
-impl RevokeArguments {
-    fn run(&self, output: &Output) -> Result<(), CliError> {
+impl GrantArguments {
+    fn revoke(&self, output: &Output) -> Result<(), CliError> {
         let Self { user, role, scope, api } = self;
         let (api, scope) = (api.connect()?, scope.scope());
         let place = scope::display(&scope);

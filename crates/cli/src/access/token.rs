@@ -10,6 +10,7 @@ use strongroom_api::access::{CreateToken, Done, NewToken, Token};
 use strongroom_api::vm::PowerOptions;
 use strongroom_types::unix_milliseconds_now;
 
+use super::owner;
 use super::scope::{self, ScopeArguments};
 use crate::api::{ApiArguments, segment, show, table};
 use crate::duration::parse_seconds;
@@ -122,7 +123,7 @@ impl TokenCommand {
                         token.name.to_string(),
                         token.role.to_string(),
                         scope::display(&token.scope),
-                        token.user.as_ref().map_or_else(|| "admin".to_owned(), ToString::to_string),
+                        owner(token),
                         utc(token.created_unix_seconds),
                         utc(token.expires_unix_seconds),
                     ]

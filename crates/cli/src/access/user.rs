@@ -4,13 +4,13 @@ use std::fmt;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use strongroom_api::Name;
 use strongroom_api::access::{
-    ChangePassword, CreateUser, Done, Grant, Me, NewUser, RenewSecondFactor, ShownOnce, User,
+    ChangePassword, CreateUser, Done, Grant, Me, NewUser, Password, RenewSecondFactor, ShownOnce, User,
 };
-use strongroom_api::{ErrorCode, Name, Page, Problem};
 
 use super::passwords::{NewPasswordArguments, PresentPasswordArguments};
-use super::{scope, time_or_none};
+use super::{by_name, scope, time_or_none};
 use crate::api::{Api, ApiArguments, segment, show, table};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
@@ -199,7 +199,7 @@ impl UserCommand {
             }
             Self::Password(PasswordArguments { user, password, present, api }) => {
                 let api = api.connect()?;
-                let current = own(&api, user)?.then(|| present.get(user)).transpose()?;
+                let current = present_password(&api, user, present)?;
                 let wish = ChangePassword { current, password: password.get(user)? };
                 let done: Done = api.post_for(&format!("/v1/users/{user}/password"), &wish)?;
                 let said = "has another password, and its sessions have ended";
@@ -207,7 +207,7 @@ impl UserCommand {
             }
             Self::Totp(TotpArguments { user, present, api }) => {
                 let api = api.connect()?;
-                let current = own(&api, user)?.then(|| present.get(user)).transpose()?;
+                let current = present_password(&api, user, present)?;
                 let path = format!("/v1/users/{user}/second-factor");
                 let made = api.post_for(&path, &RenewSecondFactor { current })?;
                 let next = format!("Its sessions have ended. Next: strongroom login {user}");
@@ -217,10 +217,15 @@ impl UserCommand {
     }
 }
 
-/// Whether the user is the one who asks.
-fn own(api: &Api, user: &Name) -> Result<bool, CliError> {
+/// The present password of a user who changes its own account; `None` if somebody else does.
+fn present_password(
+    api: &Api,
+    user: &Name,
+    present: &PresentPasswordArguments,
+) -> Result<Option<Password>, CliError> {
     // A user and a token never have the same name.
-    Ok(api.get::<Me>("/v1/me")?.name == user.as_str())
+    let is_own = api.get::<Me>("/v1/me")?.name == user.as_str();
+    is_own.then(|| present.get(user)).transpose()
 }
 
 fn role_at(grant: &Grant) -> String {
@@ -252,11 +257,7 @@ impl ShowArguments {
             );
             return show(output, me, text);
         };
-        let users: Page<User> = api.list("/v1/users")?;
-        let user = users.items.into_iter().find(|user| user.name == *name).ok_or_else(|| {
-            let problem = Problem::new(ErrorCode::NotFound, format!("there is no user {name}"));
-            CliError::problem(&problem.next("`strongroom user list` shows what there is"))
-        })?;
+        let user = by_name(&api, "user", name, |user: &User| &user.name)?;
         let text = format!(
             "{name}\n  id            {}\n  created       {}\n  last sign-in  {}\n{}",
             user.id,

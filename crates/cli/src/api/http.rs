@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use strongroom_api::{ErrorBody, ErrorCode, Name};
 use strongroom_memory::secret::SecretBytes;
 use ureq::Agent;
-use ureq::http::{HeaderValue, Request, Response};
+use ureq::http::{HeaderValue, Request, Response, request};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use zeroize::Zeroizing;
 
@@ -134,10 +134,8 @@ impl Http {
             Some(body) => serde_json::to_vec(body).map_err(|error| CliError::Output(error.into()))?,
             None => Vec::new(),
         };
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url));
-        if let Some(authorization) = self.authorization()? {
-            request = request.header("authorization", authorization);
-        }
+        let request = Request::builder().method(method).uri(format!("{}{path}", self.url));
+        let mut request = self.authorized(request)?;
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
         }
@@ -154,11 +152,8 @@ impl Http {
     }
 
     pub fn stream(&self, path: &str, heard: &mut dyn FnMut(&str) -> bool) -> Result<(), CliError> {
-        let mut request = Request::get(format!("{}{path}", self.url)).header("accept", "text/event-stream");
-        if let Some(authorization) = self.authorization()? {
-            request = request.header("authorization", authorization);
-        }
-        let request = request.body(()).map_err(|error| self.unreachable(&error))?;
+        let request = Request::get(format!("{}{path}", self.url)).header("accept", "text/event-stream");
+        let request = self.authorized(request)?.body(()).map_err(|error| self.unreachable(&error))?;
         let answer = self.agent.run(request).map_err(|error| self.unanswered(error))?;
         if !answer.status().is_success() {
             let (status, content) = self.read(answer)?;
@@ -193,16 +188,16 @@ impl Http {
         }
     }
 
-    fn authorization(&self) -> Result<Option<HeaderValue>, CliError> {
+    fn authorized(&self, request: request::Builder) -> Result<request::Builder, CliError> {
         let token = match &self.bearer {
-            Bearer::None => return Ok(None),
+            Bearer::None => return Ok(request),
             Bearer::Token { token, .. } | Bearer::Session { token, .. } => token,
         };
         let value = Zeroizing::new([b"Bearer ", token.expose()].concat());
         let mut value = HeaderValue::from_bytes(&value)
             .map_err(|_| CliError::Usage("the token holds bytes that no token has".to_owned()))?;
         value.set_sensitive(true);
-        Ok(Some(value))
+        Ok(request.header("authorization", value))
     }
 
     fn read(&self, answer: Response<ureq::Body>) -> Result<(u16, Vec<u8>), CliError> {
