@@ -335,11 +335,16 @@ impl Control {
         if failures >= failures_max(problem.code) || step.task.task.cancelling {
             return Ok(None);
         }
+        self.ask_host_again(step, again, format!("trying again: {problem}")).map(Some)
+    }
+
+    /// Notes that the host is asked again after a pause, with new grants.
+    pub(super) fn ask_host_again(&self, step: &Step, again: Work, note: String) -> Result<Next, Failure> {
         let mut task = TaskRecord::clone(&step.task.record);
         (task.work, task.operation) = (again, None);
-        task.task.note = Some(format!("trying again: {problem}"));
+        task.task.note = Some(note);
         self.inventory.commit(self.draft().replace(&step.task, &task).unchanged(&step.vm))?;
-        Ok(Some(Next::Wait(RETRY_PAUSE)))
+        Ok(Next::Wait(RETRY_PAUSE))
     }
 }
 

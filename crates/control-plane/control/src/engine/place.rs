@@ -85,7 +85,7 @@ impl Control {
 
     /// Checks that a VM's policy allows its host in the host's present state.
     pub(super) fn check_host(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
-        let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        let policy = index.policy_of(vm);
         let Some(policy) = policy.filter(|policy| policy.rules.crypto_safe_hosts) else { return Ok(()) };
         let Some(seat) = self.seat(vm.host) else { return Err(problems::host_unknown(vm.name.as_str())) };
         let seen = seat.seen();

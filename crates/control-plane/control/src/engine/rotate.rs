@@ -138,10 +138,10 @@ impl Control {
         let volumes = match operated {
             Operated::Pending(next) => return Ok(next),
             Operated::Done(Some(OperationOutcome::Volumes(volumes))) => volumes,
-            Operated::Failed(problem) if self.tries_again(step, &problem)? => {
-                return Ok(Next::Wait(RETRY_PAUSE));
-            }
             Operated::Failed(problem) => {
+                if let Some(next) = self.tries_again(step, &problem)? {
+                    return Ok(next);
+                }
                 let data = if vm.renews_data_keys { " --data" } else { "" };
                 let again = format!("`strongroom vm key rotate {}{data}` goes on with it", vm.name);
                 let problem = if problem.next_step.is_some() { problem } else { problem.next(again) };
@@ -200,18 +200,15 @@ impl Control {
 
     /// The supervisor that did it may have been killed, or a volume may have been in use. The
     /// operation is repeated with new grants.
-    fn tries_again(&self, step: &Step, problem: &Problem) -> Result<bool, Failure> {
-        let mut task = TaskRecord::clone(&step.task.record);
-        match &mut task.work {
-            Work::RotateKey { failures, .. } if *failures < FAILURES_MAX && !task.task.cancelling => {
+    fn tries_again(&self, step: &Step, problem: &Problem) -> Result<Option<Next>, Failure> {
+        let mut again = step.task.work.clone();
+        match &mut again {
+            Work::RotateKey { failures, .. } if *failures < FAILURES_MAX && !step.task.task.cancelling => {
                 *failures += 1;
             }
-            _ => return Ok(false),
+            _ => return Ok(None),
         }
-        task.operation = None;
-        task.task.note = Some(format!("trying again: {problem}"));
-        self.inventory.commit(self.draft().replace(&step.task, &task).unchanged(&step.vm))?;
-        Ok(true)
+        self.ask_host_again(step, again, format!("trying again: {problem}")).map(Some)
     }
 
     pub(super) fn retire(

@@ -27,7 +27,7 @@ use super::{Control, RETRY_PAUSE};
 use crate::inventory::{Failure, Index};
 use crate::keys::{KeyProblem, MovedVm};
 use crate::problems;
-use crate::records::{DiskRecord, DiskSealing, KeyWish, TaskRecord, VmRecord, Work};
+use crate::records::{DiskRecord, DiskSealing, KeyWish, VmRecord, Work};
 
 /// What a task is to make of a disk.
 #[derive(Clone, Copy)]
@@ -111,7 +111,7 @@ impl Control {
                     return Err(problems::conflict(format!("{disk} of VM {} is not encrypted", vm.name)));
                 }
             }
-            let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+            let policy = index.policy_of(vm);
             if let Some(policy) = policy.filter(|policy| policy.rules.encryption_required) {
                 let message = format!("policy {} demands that VM {} is encrypted", policy.name, vm.name);
                 return Err(problems::conflict(message).next("see the policies: `strongroom policy list`"));
@@ -174,7 +174,7 @@ impl Control {
 
     /// The request for the first key of a VM.
     fn first_key(&self, index: &Index, vm: &VmRecord, wish: &EncryptDisk) -> Result<KeyWish, Problem> {
-        let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        let policy = index.policy_of(vm);
         let provider =
             match (&wish.key_provider, policy.and_then(|policy| policy.rules.key_provider.as_ref())) {
                 (Some(asked), Some(demanded)) if asked != demanded => {
@@ -399,11 +399,8 @@ impl Control {
             Operated::Cancelled | Operated::Forgotten => problems::conflict("its host has forgotten it"),
         };
         if failures < FAILURES_MAX {
-            let mut task = TaskRecord::clone(&step.task.record);
-            (task.work, task.operation) = (work(failures + 1, Vec::new()), None);
-            task.task.note = Some(format!("trying again to take it back: {failed}"));
-            self.inventory.commit(self.draft().replace(&step.task, &task).unchanged(&step.vm))?;
-            return Ok(Next::Wait(RETRY_PAUSE));
+            let note = format!("trying again to take it back: {failed}");
+            return self.ask_host_again(step, work(failures + 1, Vec::new()), note);
         }
         let half = step.vm.hardware.half_clear().map(|disk| half_clear(&step.vm, disk));
         let message = match problem {

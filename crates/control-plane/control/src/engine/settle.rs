@@ -108,7 +108,7 @@ impl Control {
 
     /// Whether a VM that should run and does not may be restarted automatically.
     pub(super) fn may_start_again(&self, index: &Index, vm: &VmRecord, seen: &ObservedRecord) -> bool {
-        let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        let policy = index.policy_of(vm);
         let rule = policy.and_then(|policy| policy.rules.restart).unwrap_or(vm.restart);
         rule == RestartPolicy::OnFailure
             && seen.reason_code() != "key_revoked"

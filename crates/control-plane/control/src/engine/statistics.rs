@@ -107,7 +107,7 @@ impl Control {
     /// `None` for an unknown VM.
     fn latency_threshold(&self, vm: VmId) -> Option<Option<u64>> {
         let index = self.inventory.read();
-        let policy = index.vm(vm)?.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        let policy = index.policy_of(index.vm(vm)?);
         let wanted_ms = policy.and_then(|policy| policy.rules.disk_latency_p99_ms).unwrap_or(LATENCY_P99_MS);
         Some((wanted_ms > 0).then(|| u64::from(wanted_ms) * 1_000_000))
     }

@@ -143,7 +143,7 @@ impl Control {
         } else {
             Some("its host does not answer".to_owned())
         };
-        let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        let policy = index.policy_of(vm);
         VmSummary {
             id: vm.id,
             name: vm.name.clone(),

@@ -133,6 +133,11 @@ impl Index {
         self.vms.get(&id.to_string())
     }
 
+    /// The policy of a VM, if it has one.
+    pub fn policy_of(&self, vm: &VmRecord) -> Option<&Row<PolicyRecord>> {
+        self.policies.get(&vm.policy?.to_string())
+    }
+
     /// The VM with this name or id.
     pub fn find_vm(&self, named: &str) -> Option<&Row<VmRecord>> {
         self.find_any(named).filter(|vm| !vm.holds_volume)
