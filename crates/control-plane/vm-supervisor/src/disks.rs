@@ -27,12 +27,10 @@ use strongroom_worker::control::{Answer, Client, Peer, Request};
 
 use crate::job::{Makers, key_problem, staged_path};
 use crate::keys::VmKeys;
-use crate::own_volume::protection;
+use crate::own_volume::{LOCK_WAIT, protection};
 use crate::seal;
 use crate::volumes::VolumeError;
 
-/// How long the last I/O of a volume's previous holder may take.
-const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// Timeout for allocating a thick volume's new space, on a slow file system.
 const GROWS_WITHIN: Duration = Duration::from_secs(600);
 

@@ -13,7 +13,7 @@ use strongroom_host::protocol::Problem;
 use strongroom_images::Stop;
 
 /// The interval between progress reports.
-const TELLS_EVERY: Duration = Duration::from_millis(500);
+pub const TELLS_EVERY: Duration = Duration::from_millis(500);
 
 /// The client of a job. The job stops when the client disconnects.
 pub struct GuestClient {

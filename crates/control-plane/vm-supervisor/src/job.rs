@@ -35,7 +35,7 @@ use crate::attestation::{is_tag, tag};
 use crate::check::DiskCheck;
 use crate::dump::GivenDump;
 use crate::export::ExportedDisk;
-use crate::guest_client::GuestClient;
+use crate::guest_client::{GuestClient, TELLS_EVERY};
 use crate::hand::{Converter, NameGiver};
 use crate::keys::VmKeys;
 use crate::origin::{Origin, OriginVolume};
@@ -45,8 +45,6 @@ use crate::snapshots::{self, Serving};
 use crate::transfer::only_socket;
 use crate::{console_log, disks, dump, export, own_volume, vtpm, walls};
 
-/// The interval between progress reports.
-const TELLS_EVERY: Duration = Duration::from_millis(500);
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// The suffix of the name of a volume that is being filled.

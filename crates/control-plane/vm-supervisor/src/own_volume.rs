@@ -22,7 +22,7 @@ use thiserror::Error;
 use crate::keys::VmKeys;
 
 /// How long the last I/O of a volume's previous holder may take.
-const LOCK_WAIT: Duration = Duration::from_secs(30);
+pub const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// Why one of a VM's own volumes cannot be used.
 #[derive(Debug, Error)]

@@ -36,11 +36,10 @@ use crate::attestation::tag;
 use crate::console_log::{LetGo, LogSender};
 use crate::job::key_problem;
 use crate::keys::VmKeys;
+use crate::own_volume::LOCK_WAIT;
 
 use self::reencryption::Rewriting;
 
-/// How long the last I/O of a volume's previous holder may take.
-const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// How long a worker's supervisor may take to write two descriptors.
 const ANSWER_WITHIN: Duration = Duration::from_secs(180);
 /// How often the directory is searched for further volumes after all those found have moved.

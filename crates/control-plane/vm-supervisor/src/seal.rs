@@ -13,8 +13,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
 
 use strongroom_datastore::file::{
     DescribedVolume, Descriptor, Integrity, NewTags, Protection, ReencryptOptions, authenticated, describe,
@@ -32,12 +31,9 @@ use strongroom_worker::{ReencryptProgress, reencrypt};
 use crate::disks::{attest, no_such_disk};
 use crate::job::key_problem;
 use crate::keys::VmKeys;
-use crate::own_volume::protection;
-use crate::rekey::reencryption::{TELLS_EVERY, not_rewritten, size_of};
+use crate::own_volume::{LOCK_WAIT, protection};
+use crate::rekey::reencryption::{Watch, not_rewritten, size_of};
 use crate::rekey::volumes;
-
-/// How long the last I/O of a volume's previous holder may take.
-const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// Completes the change of a half-clear disk, and records that. Returns the facts about the VM's
 /// volumes. An error of `tell` ends the job between two steps.
@@ -174,18 +170,13 @@ impl Sealing<'_> {
         if self.is_done(&describe(path)?.descriptor) {
             return Ok(authenticated(path, to, *least_generation)?.generation);
         }
-        let (stop, mut halted, mut told) = (AtomicBool::new(false), None, Instant::now());
-        let mut report = |progress: ReencryptProgress| {
-            if halted.is_none() && told.elapsed() >= TELLS_EVERY {
-                told = Instant::now();
-                halted = tell(progress.left_bytes).err();
-                stop.store(halted.is_some(), Ordering::Relaxed);
-            }
-        };
+        let stop = AtomicBool::new(false);
+        let mut watch = Watch::new(&stop);
+        let mut report = |progress: ReencryptProgress| watch.look(|| tell(progress.left_bytes).err());
         let (tags, lock_wait, least_generation) = (*tags, LOCK_WAIT, *least_generation);
         let options = ReencryptOptions { from, to, tags, lock_wait, least_generation };
         let done = reencrypt(path, &options, &stop, &mut report);
-        match (done, halted) {
+        match (done, watch.halted) {
             (Ok(done), _) => Ok(done.descriptor.generation),
             (Err(_), Some(problem)) => Err(problem),
             (Err(error), None) => Err(not_rewritten(path, error)),

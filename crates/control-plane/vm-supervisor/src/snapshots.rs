@@ -22,7 +22,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use strongroom_datastore::file::{
     Access, AddLayerOptions, Descriptor, NewSnapshot, OpenOptions, Protection, authenticated,
@@ -47,12 +47,9 @@ use crate::guest_agent::{Frozen, GuestAgent};
 use crate::job::key_problem;
 use crate::keys::VmKeys;
 use crate::memory::{self, Guest, KeptMemory, Saving};
-use crate::own_volume::{hold_key, protection};
+use crate::own_volume::{LOCK_WAIT, hold_key, protection};
 use crate::transfer::qmp_problem;
 use crate::{swap, vtpm};
-
-/// How long the last I/O of a volume's previous holder may take.
-const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// Whether the VM's volumes are served, by threads of this process.
 #[derive(Clone, Copy)]

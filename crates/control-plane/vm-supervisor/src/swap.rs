@@ -10,7 +10,6 @@
 //! data key instead of the volume.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use strongroom_datastore::file::{
     Access, AddLayerOptions, OpenOptions, authenticated, delete, describe, revert,
@@ -23,11 +22,9 @@ use strongroom_worker::complete;
 use uuid::Uuid;
 
 use crate::keys::VmKeys;
-use crate::own_volume::{OpenOwnVolume, OwnVolumeError, create_with, protection};
+use crate::own_volume::{LOCK_WAIT, OpenOwnVolume, OwnVolumeError, create_with, protection};
 use crate::volumes::VolumeError;
 
-/// How long the last I/O of the previous holder may take.
-const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// The x86 page size, the unit of a swap area.
 const PAGE_BYTES: u64 = 4096;
 /// The offset of the header in the first page, after room for a boot sector.

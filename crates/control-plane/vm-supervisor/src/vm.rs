@@ -43,6 +43,7 @@ use self::disks::DiskStep;
 use self::standing::{Hosts, Losses, Standing};
 use crate::door::Connection;
 use crate::guest_agent::GuestAgent;
+use crate::guest_client::TELLS_EVERY;
 use crate::keys::VmKeys;
 use crate::machine::{Machine, MachineNews};
 use crate::observe;
@@ -57,8 +58,6 @@ use crate::{SupervisorError, swap};
 
 /// How long the volumes may take to drain when the VM is off: their own timeouts, and a margin.
 const VOLUMES_END_WITHIN: Duration = Duration::from_secs(120);
-/// The interval between progress reports.
-const TELLS_EVERY: Duration = Duration::from_millis(500);
 /// How long a guest has to shut down when the host does.
 const HOST_SHUTDOWN_S: u32 = 60;
 

@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use strongroom_datastore::file::{delete, describe};
 use strongroom_host::dumps;
@@ -19,12 +18,9 @@ use strongroom_types::unix_seconds_now;
 use super::{Description, FORMAT, PACKED, await_none};
 use crate::keys::VmKeys;
 use crate::machine::Machine;
-use crate::own_volume::{OpenOwnVolume, OwnVolumeError, create_with};
+use crate::own_volume::{LOCK_WAIT, OpenOwnVolume, OwnVolumeError, create_with};
 use crate::room;
 use crate::transfer::{pipe, qmp_problem, system_problem};
-
-/// How long the last I/O of a volume's previous holder may take.
-const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// The inputs of a dump.
 pub struct Dumping {

@@ -41,12 +41,10 @@ use uuid::Uuid;
 pub use self::load::to_take_up;
 pub use self::put_back::KeptMemory;
 pub use self::save::{Guest, Saving};
-use super::own_volume::OpenOwnVolume;
+use super::own_volume::{LOCK_WAIT, OpenOwnVolume};
 
 /// The format of a memory's description.
 const FORMAT: u32 = 1;
-/// How long the last I/O of the volume's previous holder may take.
-const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// How long QEMU may take to report completion after the last byte.
 const SAYS_WITHIN: Duration = Duration::from_secs(60);
 /// The interval between queries.

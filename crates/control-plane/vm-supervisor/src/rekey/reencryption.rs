@@ -30,10 +30,8 @@ use strongroom_worker::{
 
 use super::{ANSWER_WITHIN, LeftVolume, Moved, Moving};
 use crate::console_log::LogSender;
+use crate::guest_client::TELLS_EVERY;
 use crate::snapshots::merge_problem;
-
-/// The interval between progress reports.
-pub const TELLS_EVERY: Duration = Duration::from_millis(500);
 
 /// A volume between two keys.
 pub(super) struct Rewriting<'a> {
@@ -106,19 +104,15 @@ impl Rewriting<'_> {
         is_cancelled: &dyn Fn() -> bool,
         tell: &mut dyn FnMut(u64) -> Result<(), Problem>,
     ) -> Result<u64, Problem> {
-        let (stop, mut halted, mut told) = (AtomicBool::new(false), None, Instant::now());
+        let stop = AtomicBool::new(false);
+        let mut watch = Watch::new(&stop);
         let mut left_bytes = 0;
         let mut report = |progress: ReencryptProgress| {
             left_bytes = progress.left_bytes;
-            if halted.is_some() || told.elapsed() < TELLS_EVERY {
-                return;
-            }
-            told = Instant::now();
-            halted = match tell(progress.left_bytes) {
+            watch.look(|| match tell(progress.left_bytes) {
                 Err(problem) => Some(Halt::HostdGone(problem)),
                 Ok(()) => is_cancelled().then_some(Halt::Cancelled),
-            };
-            stop.store(halted.is_some(), Ordering::Relaxed);
+            });
         };
         let options = self.options();
         let done = match self.served()? {
@@ -129,7 +123,7 @@ impl Rewriting<'_> {
                 reencrypt(self.path, &options, &stop, &mut report).map_err(|error| self.problem_of(error))
             }
         };
-        match (done, halted) {
+        match (done, watch.halted) {
             (Ok(done), _) => Ok(done.descriptor.generation),
             (Err(_), Some(Halt::HostdGone(problem))) => Err(problem),
             (Err(_), Some(Halt::Cancelled)) => self.give_up().and_then(|()| Err(cancelled())),
@@ -193,6 +187,30 @@ impl Rewriting<'_> {
 
     fn problem_of(&self, error: MergeError) -> Problem {
         not_rewritten(self.path, error)
+    }
+}
+
+/// Looks now and then whether there is a reason to halt a job, and then stops it.
+pub struct Watch<'job, Halt> {
+    /// The reason, once there is one.
+    pub halted: Option<Halt>,
+    stop: &'job AtomicBool,
+    looked: Instant,
+}
+
+impl<'job, Halt> Watch<'job, Halt> {
+    pub fn new(stop: &'job AtomicBool) -> Self {
+        Self { halted: None, stop, looked: Instant::now() }
+    }
+
+    /// Looks, if it is time.
+    pub fn look(&mut self, reason: impl FnOnce() -> Option<Halt>) {
+        if self.halted.is_some() || self.looked.elapsed() < TELLS_EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        self.halted = reason();
+        self.stop.store(self.halted.is_some(), Ordering::Relaxed);
     }
 }
 
