@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use strongroom_system_tests::{Scratch, Serving, datastore};
 
 /// A text of the guest that only the guest may read.
@@ -21,13 +21,7 @@ fn write(text: &str, block: u32) -> String {
 fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);
-    let guest = serving.test_guest();
-    scratch.make_directory("ds");
-    serving.runs("datastore add ds ds");
-    std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
-    let create =
-        "vm create web1 --memory 256M --net none --disk 64M --disk 32M --machine pc --user-data user-data";
-    serving.runs(&format!("{create} {guest}"));
+    make_vm(&serving, &scratch);
     let _place = serving.take_place();
     serving.runs("vm start web1");
     let mut console = serving.console("web1");
@@ -63,17 +57,7 @@ fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
     for role in ["serve --role host", "serve --role control", "vm-supervisor"] {
         let (before, task) = (key(&serving), serving.json("vm key rotate web1 --data --no-wait"));
         let task = task["id"].as_str().unwrap().to_owned();
-        let victim = || {
-            let mut all = serving.processes().into_iter();
-            let found = all.find(|(_, line)| line.contains(role))?;
-            rustix::process::Pid::from_raw(found.0.cast_signed())
-        };
-        let is_over = || serving.vm("web1")["task"].is_null();
-        while !is_over() && !is_half_done(&scratch) {}
-        if let Some(victim) = victim() {
-            let _ = kill_process(victim, Signal::KILL);
-        }
-        println!("{role} is killed when a volume is half done: {}", is_half_done(&scratch));
+        kill_when_half_done(&serving, &scratch, role);
         serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
         let done = serving.json(&format!("task show {task}"));
         if done["state"] != "done" {
@@ -113,13 +97,7 @@ fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
 fn disks_are_decrypted_and_encrypted_and_their_guest_finds_its_data() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);
-    let guest = serving.test_guest();
-    scratch.make_directory("ds");
-    serving.runs("datastore add ds ds");
-    std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
-    let create =
-        "vm create web1 --memory 256M --net none --disk 64M --disk 32M --machine pc --user-data user-data";
-    serving.runs(&format!("{create} {guest}"));
+    make_vm(&serving, &scratch);
     let _place = serving.take_place();
     serving.runs("vm start web1");
     let mut console = serving.console("web1");
@@ -151,15 +129,7 @@ fn disks_are_decrypted_and_encrypted_and_their_guest_finds_its_data() {
     // Killed at any moment, the task goes on by itself.
     for (disk, role) in [("disk0", "vm-supervisor"), ("disk1", "serve --role host")] {
         serving.runs(&format!("vm disk encrypt web1 {disk} --no-wait"));
-        let is_over = || serving.vm("web1")["task"].is_null();
-        while !is_over() && !is_half_done(&scratch) {}
-        let mut all = serving.processes().into_iter();
-        let victim = all.find(|(_, line)| line.contains(role));
-        let victim = victim.and_then(|(pid, _)| rustix::process::Pid::from_raw(pid.cast_signed()));
-        if let Some(victim) = victim {
-            let _ = kill_process(victim, Signal::KILL);
-        }
-        println!("{role} is killed when {disk} is half clear: {}", is_half_done(&scratch));
+        kill_when_half_done(&serving, &scratch, role);
         serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
         assert!(!is_half_done(&scratch), "{role}");
     }
@@ -201,13 +171,7 @@ dd if=/dev/vda bs=1M skip=20 count=40 2>/dev/null | sha256sum";
 fn a_running_vm_is_re_encrypted_while_its_guest_reads_and_writes_whoever_is_killed() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);
-    let guest = serving.test_guest();
-    scratch.make_directory("ds");
-    serving.runs("datastore add ds ds");
-    std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
-    let create =
-        "vm create web1 --memory 256M --net none --disk 64M --disk 32M --machine pc --user-data user-data";
-    serving.runs(&format!("{create} {guest}"));
+    make_vm(&serving, &scratch);
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
     let _place = serving.take_place();
     serving.runs("vm start web1");
@@ -223,8 +187,7 @@ fn a_running_vm_is_re_encrypted_while_its_guest_reads_and_writes_whoever_is_kill
     let ids = ids_of_volumes(&serving, &scratch);
     for victim in ["nobody", "worker", "vm-supervisor", "serve --role host", "serve --role control"] {
         let (before, task) = (key(&serving), serving.json("vm key rotate web1 --data --no-wait"));
-        let is_over = || serving.vm("web1")["task"].is_null();
-        while !is_over() && !is_half_done(&scratch) {}
+        wait_until_half_done(&serving, &scratch);
         if victim == "nobody" {
             let busy = serving.is_refused("vm snapshot create web1 meanwhile");
             assert!(busy.contains("works on VM web1"), "{busy}");
@@ -255,7 +218,7 @@ fn a_running_vm_is_re_encrypted_while_its_guest_reads_and_writes_whoever_is_kill
 
     // Cancelled, it stays whole, and the same command goes on.
     let task = serving.json("vm key rotate web1 --data --no-wait")["id"].as_str().unwrap().to_owned();
-    while !serving.vm("web1")["task"].is_null() && !is_half_done(&scratch) {}
+    wait_until_half_done(&serving, &scratch);
     serving.runs(&format!("task cancel {task}"));
     serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
     assert!(!is_half_done(&scratch));
@@ -280,6 +243,32 @@ fn a_running_vm_is_re_encrypted_while_its_guest_reads_and_writes_whoever_is_kill
     for place in ["ds", "home", "run"] {
         assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
     }
+}
+
+/// Makes the VM `web1` with two disks and a seed, in a new datastore.
+fn make_vm(serving: &Serving<'_>, scratch: &Scratch) {
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
+    let create =
+        "vm create web1 --memory 256M --net none --disk 64M --disk 32M --machine pc --user-data user-data";
+    serving.runs(&format!("{create} {guest}"));
+}
+
+/// Waits until a volume is half done, or the VM's task is over.
+fn wait_until_half_done(serving: &Serving<'_>, scratch: &Scratch) {
+    while !serving.vm("web1")["task"].is_null() && !is_half_done(scratch) {}
+}
+
+/// Kills a process that has this in its command line, when a volume is half done.
+fn kill_when_half_done(serving: &Serving<'_>, scratch: &Scratch, role: &str) {
+    wait_until_half_done(serving, scratch);
+    let found = serving.processes().into_iter().find(|(_, line)| line.contains(role));
+    if let Some(victim) = found.and_then(|(pid, _)| Pid::from_raw(pid.cast_signed())) {
+        let _ = kill_process(victim, Signal::KILL);
+    }
+    println!("{role} is killed when a volume is half done: {}", is_half_done(scratch));
 }
 
 /// The VM's key in the inventory.
