@@ -377,27 +377,52 @@ fn a_block_that_was_found_is_read_where_it_is() {
 }
 
 /// A layer is asked for the span from its first block to its last one, and another layer has newer
-/// blocks in between.
+/// blocks in between, whichever of them answers first.
 #[test]
 fn blocks_between_those_of_a_layer_are_taken_from_the_layer_that_has_them() {
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let size = VolumeSize::new(64 * BLOCK_BYTES).unwrap();
-    for is_upper_first in [false, true] {
+    for (newer, is_upper_late) in [([0, 3], false), ([0, 3], true), ([2, 4], false), ([2, 4], true)] {
         let [top, upper, lower] = [3, 2, 1].map(|number| MemoryDisk::new(size, epoch(number)));
         Queue::new(&lower).write(0, &[1; 6], epoch(1));
-        let newer = if is_upper_first { [0, 3] } else { [2, 4] };
         let mut queue = Queue::new(&upper);
         newer.into_iter().for_each(|block| queue.write(block, &[2], epoch(2)));
-        let own = |name: &str| discards(&place.path().join(format!("{name}-{is_upper_first}")), size.bytes());
+        let watches = [Watch::default(), Watch::default()];
+        let [upper, lower] =
+            [(upper, &watches[0]), (lower, &watches[1])].map(|(disk, watch)| -> Arc<dyn Disk<Sealed>> {
+                Arc::new(Watched { disk, watch: watch.clone() })
+            });
+        let own = |name: &str| {
+            discards(&place.path().join(format!("{name}-{}-{is_upper_late}", newer[0])), size.bytes())
+        };
         let layer = |blocks, discards| LowerLayer { blocks, discards, is_merged_into: false };
-        let lower = vec![layer(Arc::new(upper) as _, Some(own("upper"))), layer(Arc::new(lower) as _, None)];
+        let lower = vec![layer(upper, Some(own("upper"))), layer(lower, None)];
         let disk = ChainDisk::new(Arc::new(top), own("top"), lower);
         let mut expected = vec![(1, Some(epoch(1))); 6];
         newer.into_iter().for_each(|block| expected[block as usize] = (2, Some(epoch(2))));
         let mut queue = Queue::new(&disk);
-        for _ in 0..3 {
-            assert_eq!(queue.read(0, 6).unwrap(), expected);
+        assert_eq!(queue.read(0, 6).unwrap(), expected, "they are looked for");
+        watches.iter().for_each(|watch| assert_eq!(watch.reads(), 1));
+        let late = &watches[usize::from(!is_upper_late)];
+        late.holds_reads.store(true, Ordering::Relaxed);
+        let into = queue.pool.take(6 * BLOCK).unwrap();
+        queue.channel.submit(Io { tag: 1, request: Request::Read { extent: extent(0..6), into } });
+        let mut ended = Vec::new();
+        while ended.is_empty() {
+            // Memory answers at once: several turns take a request through all layers.
+            for _ in 0..20 {
+                queue.channel.kick();
+                queue.channel.poll(&mut ended);
+                queue.ring.wait(Some(Duration::from_millis(1))).unwrap();
+            }
+            assert!(ended.is_empty() || !late.holds_reads.load(Ordering::Relaxed));
+            late.holds_reads.store(false, Ordering::Relaxed);
         }
+        let memory = ended.pop().unwrap().memory.unwrap();
+        let blocks = memory.bytes().chunks(BLOCK).map(|block| block[0]);
+        let read: Vec<_> = blocks.zip(memory.seals().iter().copied()).collect();
+        assert_eq!(read, expected, "newer {newer:?}, the upper layer answers last: {is_upper_late}");
+        watches.iter().for_each(|watch| assert_eq!(watch.reads(), 1, "each was asked for its part"));
     }
 }
 
