@@ -3,7 +3,8 @@
 //! The kernel reports a failed fsync once, and marks the pages that it could not write as clean. Of
 //! two concurrent syncs one may receive the error and the other succeed, and the success may be
 //! seen first. So a successful flush counts as a success only when every concurrent sync has ended
-//! too, and none has failed.
+//! too, and none has failed. A flush with nothing of its own to sync relies on the syncs of others,
+//! and waits for those that were concurrent to them as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,6 +41,22 @@ impl Unsynced {
 
     fn take(&self) -> bool {
         self.0.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// What a flush waits for once its own syncs have succeeded.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FlushEnd {
+    /// The syncs before its own, on which it relies if they have taken the marks of its files.
+    Relied { own: SyncTicket },
+    /// The syncs before this one: those that may have received the error of one that it relies on.
+    Concurrent { next: SyncTicket },
+}
+
+impl FlushEnd {
+    /// Of a flush with this ticket, which has ended.
+    pub(super) fn of(own: SyncTicket) -> Self {
+        Self::Relied { own }
     }
 }
 
@@ -136,6 +153,18 @@ impl Syncs {
         SyncTicket(self.book.lock().next)
     }
 
+    /// Whether all syncs have ended whose failure would be that of a flush. If not, calls `waker`
+    /// when one has.
+    pub(super) fn have_ended_around(&self, end: &mut FlushEnd, waker: &Arc<Waker>) -> bool {
+        let next = match *end {
+            FlushEnd::Relied { own } if !self.have_ended_before(own, waker) => return false,
+            FlushEnd::Relied { .. } => self.next(),
+            FlushEnd::Concurrent { next } => next,
+        };
+        *end = FlushEnd::Concurrent { next };
+        self.have_ended_before(next, waker)
+    }
+
     /// Whether all syncs before `next` have ended. If not, calls `waker` when one has.
     pub(super) fn have_ended_before(&self, next: SyncTicket, waker: &Arc<Waker>) -> bool {
         let mut book = self.book.lock();
@@ -173,6 +202,29 @@ mod tests {
         assert_eq!(syncs.end_of_durable_write(later, Ok(())), Ok(()));
     }
 
+    /// Of two syncs that follow each other closely, the second one can receive the error of what
+    /// the first one should have made durable. So can a flush that relies on the first one.
+    #[test]
+    fn a_flush_that_relies_on_another_waits_for_what_was_beside_that_one() {
+        let (syncs, file, waker) = (Syncs::default(), Unsynced::new(true), Arc::new(Waker::new().unwrap()));
+        let (first, [has_any]) = syncs.begin_for([Some(&file)]);
+        assert!(has_any);
+        let (relying, [has_any]) = syncs.begin_for([Some(&file)]);
+        assert!(!has_any);
+        syncs.end(relying, false);
+        let mut end = FlushEnd::of(relying);
+        assert!(!syncs.have_ended_around(&mut end, &waker));
+        file.set();
+        let (second, [has_any]) = syncs.begin_for([Some(&file)]);
+        assert!(has_any);
+        syncs.end(first, false);
+        assert!(!syncs.have_ended_around(&mut end, &waker), "the second one may have failed for the first");
+        let later = syncs.begin();
+        syncs.end(second, true);
+        assert!(syncs.have_ended_around(&mut end, &waker) && syncs.have_failed());
+        syncs.end(later, false);
+    }
+
     /// Threads flush concurrently, repeatedly: a thread with nothing to sync waits for the one
     /// that has it.
     #[test]
@@ -190,8 +242,8 @@ mod tests {
                 durable.fetch_max(covered, Ordering::SeqCst);
             }
             syncs.end(ticket, false);
-            let next = syncs.next();
-            while !syncs.have_ended_before(next, waker) {
+            let mut end = FlushEnd::of(ticket);
+            while !syncs.have_ended_around(&mut end, waker) {
                 std::thread::yield_now();
             }
             assert!(durable.load(Ordering::SeqCst) >= before);

@@ -24,7 +24,7 @@ use super::descriptor::Provisioning;
 use super::disk::Shared;
 use super::log::epochs::Epoch;
 use super::log::{Log, Route};
-use super::syncs::{SyncTicket, Unsynced};
+use super::syncs::{FlushEnd, SyncTicket, Unsynced};
 
 /// An operation that was sent to a file, and what its completion needs.
 enum Step {
@@ -68,11 +68,10 @@ pub(super) struct FileChannel {
     log: Option<LogSide>,
 }
 
-/// A flush that has succeeded.
+/// A flush whose own syncs have succeeded.
 struct Settling {
     tag: u64,
-    /// It waits for the syncs before this one.
-    next: SyncTicket,
+    end: FlushEnd,
     abandoned: u64,
 }
 
@@ -226,17 +225,14 @@ impl FileChannel {
         self.shared.syncs.end(ticket, failure.is_some());
         match failure {
             Some(error) => self.ended.push_back(Done { tag, result: Err(error), memory: None }),
-            None => {
-                let next = self.shared.syncs.next();
-                self.settling.push_back(Settling { tag, next, abandoned });
-            }
+            None => self.settling.push_back(Settling { tag, end: FlushEnd::of(ticket), abandoned }),
         }
     }
 
     /// Ends the flushes for which no earlier sync is still under way.
     fn settle(&mut self, done: &mut Vec<Done<Sealed>>) {
-        while let Some(first) = self.settling.front()
-            && self.shared.syncs.have_ended_before(first.next, &self.waker)
+        while let Some(first) = self.settling.front_mut()
+            && self.shared.syncs.have_ended_around(&mut first.end, &self.waker)
             && let Some(Settling { tag, abandoned, .. }) = self.settling.pop_front()
         {
             let syncs = &self.shared.syncs;
