@@ -35,17 +35,20 @@ fips: ## the same with the FIPS 140-3 validated module of AWS-LC, in target/fips
 	CARGO_TARGET_DIR=target/fips cargo build --release --package strongroom-cli --features fips
 	scripts/split-debug-information target/fips/release/strongroom
 
-test: ## format, lints, every test but the long ones, a slice of fuzzing; what CI runs
+test: ## format, lints, every test but the long ones; what CI runs, beside slices of the long ones
 	scripts/install-packages test
 	cargo fmt --all --check
 	STRONGROOM_BIN=$(tested_program) scripts/run-tests --lint --workspace --all-targets
-	scripts/fuzz 5 kmip
 
 # Each kind of long test once: CI runs these after make test, with what that built.
 guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_during_a_merge_leaves_the_volume_as_it_was \
   a_disk_goes_from_one_running_vm_to_another_with_its_content a_snapshot_is_of_all_disks_or_of_none_whoever_is_killed \
   a_dump_is_sealed_and_opened_whole making_a_snapshot_is_timed_beside_images rewriting_is_measured_beside_copies \
-  a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was
+  a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was the_document_is_valid_and_the_server_keeps_to_it \
+  changes_of_a_served_volume_are_ordered_or_refused what_a_hostile_qemu_says_does_not_reach_the_process_with_the_keys \
+  the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor a_snapshot_of_several_vms_is_of_all_or_of_none_whoever_is_killed \
+  an_exposed_volume_is_encrypted_and_decrypted_while_it_is_used_and_the_job_is_killed \
+  an_exposed_volume_is_rekeyed_while_it_is_used_and_the_job_is_killed a_volume_is_rekeyed_with_its_snapshots_though_the_job_is_killed
 
 test-guests-slice: ## those of test-guests that CI runs as well; some minutes
 	scripts/install-packages test

@@ -18,6 +18,7 @@ use strongroom_system_tests::{Scratch, Serving};
 const LEFT_OUT: [&str; 2] = ["cursor", "idempotency-key"];
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn the_document_is_valid_and_the_server_keeps_to_it() {
     let scratch = Scratch::new();
     let mut serving = Serving::start(&scratch);

@@ -194,6 +194,7 @@ fn rekeyed_though_killed(arguments: &[&str]) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_volume_is_rekeyed_with_its_snapshots_though_the_job_is_killed() {
     rekeyed_though_killed(&[]);
 }
@@ -400,6 +401,7 @@ fn rekeyed_while_it_is_used(arguments: &[&str]) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn an_exposed_volume_is_rekeyed_while_it_is_used_and_the_job_is_killed() {
     rekeyed_while_it_is_used(&[]);
 }
@@ -480,6 +482,7 @@ fn encrypted_and_decrypted_while_it_is_used(tags: &str) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn an_exposed_volume_is_encrypted_and_decrypted_while_it_is_used_and_the_job_is_killed() {
     encrypted_and_decrypted_while_it_is_used("");
 }

@@ -122,6 +122,7 @@ fn a_servers_memory_is_closed_to_its_own_user() {
 
 /// A worker never sees the KEK, and the supervisor keeps no DEK once the worker has it.
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("only root can read their memory");

@@ -27,6 +27,7 @@ fn names(serving: &Serving<'_>) -> Vec<String> {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_snapshot_of_several_vms_is_of_all_or_of_none_whoever_is_killed() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

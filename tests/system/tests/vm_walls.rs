@@ -151,6 +151,7 @@ while (my $client = $listener->accept) {
 "#;
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn what_a_hostile_qemu_says_does_not_reach_the_process_with_the_keys() {
     if !rustix::process::geteuid().is_root() {
         // No other process can inspect that process.

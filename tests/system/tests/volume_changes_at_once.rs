@@ -321,6 +321,7 @@ fn all_pairs(of: &[Change], protection: Protection, part: impl Fn(usize) -> bool
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn changes_of_a_served_volume_are_ordered_or_refused() {
     all_pairs(&OF_ENCRYPTED, Protection::Encrypted, |number| [3, 12, 19].contains(&number));
     all_pairs(&OF_CLEAR, Protection::Unencrypted, |number| [1, 3].contains(&number));
