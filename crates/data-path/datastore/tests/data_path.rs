@@ -8,6 +8,7 @@ mod support;
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -240,6 +241,47 @@ fn the_file_systems_map_is_exact() {
             drop((queue, destaging, opened));
             delete(&path, LOCK_WAIT).unwrap();
         }
+    }
+}
+
+/// The log of a new volume is written once ahead of the records, so that they change no metadata of
+/// the file system.
+#[test]
+fn a_new_log_is_written_ahead_of_the_records() {
+    const SEGMENT_BLOCKS: u64 = 16;
+    for datastore in datastores() {
+        let path = volume_in(datastore.path(), Provisioning::Thin);
+        let opened = open(&path, &options(Access::ReadWrite)).unwrap();
+        let log = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+        let log = log.into_iter().find(|file| file.to_string_lossy().contains("/log-")).unwrap();
+        let written_segments = || {
+            let hole = rustix::fs::seek(File::open(&log).unwrap(), rustix::fs::SeekFrom::Hole(0)).unwrap();
+            (hole / BLOCK_BYTES - 2) / SEGMENT_BLOCKS
+        };
+        assert_eq!(written_segments(), 1);
+        let destaging = Destaging::of(&opened.disk, ring);
+        let mut queue = Queue::new(&opened.disk);
+        // Records of one block each take two: eight fill a segment.
+        for number in 0..20 {
+            queue.write(block(3 * number, 1), 1 + number as u8, false).unwrap();
+            let expected = 3 + number / 8;
+            let begun = Instant::now();
+            while written_segments() < expected {
+                assert!(begun.elapsed() < LOCK_WAIT, "{} of {expected} segments", written_segments());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        for number in 0..20 {
+            assert_eq!(queue.fills(block(3 * number, 2)), [Some(1 + number as u8), None]);
+        }
+        drop((queue, destaging, opened));
+        let opened = open(&path, &options(Access::ReadWrite)).unwrap();
+        let mut queue = Queue::new(&opened.disk);
+        for number in 0..20 {
+            assert_eq!(queue.fills(block(3 * number, 2)), [Some(1 + number as u8), None]);
+        }
+        drop((queue, opened));
+        delete(&path, LOCK_WAIT).unwrap();
     }
 }
 

@@ -212,7 +212,7 @@ pub(super) fn with_a_layer(
     layered.size_bytes = size;
     let epochs = new_epoch(path, &mut layered, id, options.protection)?.into_iter().collect();
     let log = match descriptor.provisioning {
-        Provisioning::Thin => Some(LogRecord { bytes: log::bytes_over_layers(options.log_bytes, size) }),
+        Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, size) }),
         Provisioning::Thick => None,
     };
     let integrity = match descriptor.reencrypting {

@@ -10,7 +10,9 @@ use strongroom_types::{BLOCK_BYTES, LayerId, VolumeSize};
 use thiserror::Error;
 
 use super::Log;
-use super::format::{BLOCK, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP, LogId, SEGMENTS_START, Superblock};
+use super::format::{
+    BLOCK, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP, LogId, SEGMENTS, SEGMENTS_START, Superblock,
+};
 use crate::file::descriptor::{Descriptor, LayerRecord, LogRecord};
 use crate::file::directory::{VolumeDirectory, log_name, system};
 use crate::file::error::DatastoreError;
@@ -23,11 +25,7 @@ const VOLUME_SHARE: u64 = 64;
 const DEFAULT_BYTES_MIN: u64 = 1 << 20;
 const DEFAULT_BYTES_MAX: u64 = 64 << 20;
 
-/// The most bytes of the log of a layer that lies on others. Its file is written while a snapshot
-/// or a linked clone is made, and many are made of one template.
-const BYTES_OVER_LAYERS_MAX: u64 = 16 << 20;
-
-/// The size of the writes that first fill the file.
+/// The size of the writes that fill the first segment.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The reasons why a log cannot be used.
@@ -55,11 +53,6 @@ pub(in crate::file) fn bytes_for(asked: Option<u64>, size: VolumeSize) -> u64 {
     bytes.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / LOG_BYTES_STEP * LOG_BYTES_STEP
 }
 
-/// Bytes of the log of a new layer that lies on others.
-pub(in crate::file) fn bytes_over_layers(asked: Option<u64>, size: VolumeSize) -> u64 {
-    bytes_for(asked, size).min(BYTES_OVER_LAYERS_MAX)
-}
-
 /// How a new log appears to the process that opens it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file) enum FileState {
@@ -69,8 +62,9 @@ pub(in crate::file) enum FileState {
     InUse,
 }
 
-/// Durably makes the log of a new layer. All of it is written once, so that later appends need no
-/// new space and change no metadata.
+/// Durably makes the log of a new layer. Space is allocated for all of it, so that no append lacks
+/// any. Only the first segment is written, because a snapshot and a linked clone wait for this; the
+/// destager fills the others ahead of the writers.
 pub(in crate::file) fn create(
     directory: &VolumeDirectory,
     layer: LayerId,
@@ -88,9 +82,10 @@ pub(in crate::file) fn create(
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let file = directory.file(&log_name(layer), flags).map_err(failed)?;
     file.allocate(0, SEGMENTS_START + bytes).map_err(failed)?;
-    let zeroes = vec![0; PIECE_BYTES.min(bytes as usize)];
-    for at in (0..bytes).step_by(zeroes.len()) {
-        let length = zeroes.len().min((bytes - at) as usize);
+    let segment_bytes = bytes / SEGMENTS as u64;
+    let zeroes = vec![0; PIECE_BYTES.min(segment_bytes as usize)];
+    for at in (0..segment_bytes).step_by(zeroes.len()) {
+        let length = zeroes.len().min((segment_bytes - at) as usize);
         file.write_at(SEGMENTS_START + at, &zeroes[..length]).map_err(failed)?;
         file.begin_sync(SEGMENTS_START + at, length as u64);
     }

@@ -3,9 +3,10 @@
 //! A first write has no old content to fall back on: torn by a power cut, it would leave a block
 //! that is part ciphertext and part zeroes, which decrypts to noise. It is also slow, because the
 //! file system must find space for it. So blocks that are "nothing here" are written into a log
-//! first. The log is a fully written file to which records of many blocks are appended, each block
-//! with a check. Writes are acknowledged from there, and brought to the layer later, sorted by
-//! address ([`destage`]).
+//! first. The log is a file whose space is allocated, to which records of many blocks are appended,
+//! each block with a check. An append to a segment that was written before changes no metadata of
+//! the file system, so new segments are filled with zeroes ahead of the records. Writes are
+//! acknowledged from the log, and brought to the layer later, sorted by address ([`destage`]).
 //!
 //! ```text
 //!             route                    append                       destage
@@ -23,7 +24,8 @@
 //! - a block is overwritten in place while the log could still be read after a crash: its old entry
 //!   would win;
 //! - a segment's space is reused before the tail has durably passed it, or while it is read;
-//! - the tail passes an entry whose replacement is not durable yet.
+//! - the tail passes an entry whose replacement is not durable yet;
+//! - zeroes are written to a segment that holds records or has space reserved for one.
 //!
 //! Bounded memory: an index entry for each block of a log of at most 64 MiB, 640 KiB for the cache
 //! of the layer's map, and a few MiB of buffers while the log is appended to or destaged.
@@ -50,7 +52,7 @@ use strongroom_types::{Extent, VolumeSize};
 
 use self::epochs::Epochs;
 use self::file::{read_superblock, write_superblock};
-use self::format::{BLOCK, LogId, Superblock, content_check, encode_record};
+use self::format::{BLOCK, LogId, SEGMENTS_START, Superblock, content_check, encode_record};
 use self::index::Index;
 use self::recover::{recover, rewrite};
 use self::state::{State, Unloaded};
@@ -59,9 +61,7 @@ use super::disk::LogFacts;
 use super::storage::StoredFile;
 use super::syncs::Unsynced;
 
-pub(super) use file::{
-    FileState, bytes_for, bytes_over_layers, check_identity, create, damaged, describe, is_closed_empty,
-};
+pub(super) use file::{FileState, bytes_for, check_identity, create, damaged, describe, is_closed_empty};
 pub use file::{LogError, LogUse};
 pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
@@ -167,7 +167,9 @@ impl Log {
         Ok(Self::of(file, facts, superblock, state))
     }
 
-    fn of(file: Arc<dyn StoredFile>, facts: LogFacts, superblock: Superblock, state: State) -> Self {
+    fn of(file: Arc<dyn StoredFile>, facts: LogFacts, superblock: Superblock, mut state: State) -> Self {
+        // Without a map, nothing is filled.
+        state.note_written_until(file.next_hole(SEGMENTS_START).unwrap_or(u64::MAX));
         Self {
             file,
             epochs: Epochs::default(),
@@ -299,6 +301,12 @@ impl Log {
         }
         if let Some(reservation) = state.reserve(payload, waker) {
             let offset = state.offset(reservation.segment, reservation.at);
+            if reservation.at == 0
+                && state.lacks_filled_segments()
+                && let Some(destager) = &state.destager
+            {
+                destager.wake();
+            }
             return Ok(Room::At { reservation, offset });
         }
         let later = Room::Later { begun: state.attempts, failed: state.failed };

@@ -11,9 +11,12 @@
 //! 5. the blocks are overwritten in place from now on, and the segments are free.
 //!
 //! A block that is rewritten meanwhile goes through the log again, and its new entry stays there.
+//!
+//! Between cycles it writes zeroes to segments that were never written ([`fill`]).
 
 mod begin;
 mod cycle;
+mod fill;
 mod place;
 mod tail;
 
@@ -27,9 +30,10 @@ use strongroom_io::{
 use strongroom_memory::{BufferPool, CHUNK_BYTES};
 
 use self::cycle::{Cycle, Step};
+use self::fill::Filling;
 use super::Log;
 use super::format::Superblock;
-use super::state::End;
+use super::state::{End, FillingEnd};
 use crate::file::disk::Shared;
 use crate::file::syncs::SyncTicket;
 
@@ -61,6 +65,8 @@ pub struct Destager {
     sent: InFlight<Job>,
     file_done: Vec<FileDone>,
     cycle: Option<Cycle>,
+    /// The segment that is being filled. No cycle begins meanwhile.
+    filling: Option<Filling>,
     quiet: Duration,
     is_busy: bool,
     /// The count of records when it was last examined, and the time when it last changed.
@@ -77,6 +83,8 @@ enum Job {
     /// Space allocated ahead. If that fails, the writes allocate what they need.
     Ahead,
     Write,
+    /// Zeroes for a segment of the log.
+    Fill,
 }
 
 impl Destager {
@@ -105,6 +113,7 @@ impl Destager {
             sent: InFlight::with_depth(2 * WRITES_MAX),
             file_done: Vec::new(),
             cycle: None,
+            filling: None,
             quiet: QUIET,
             is_busy: false,
             last_records: (0, Instant::now()),
@@ -154,6 +163,9 @@ impl Destager {
 
     fn finish(&mut self, done: FileDone) {
         let Some(job) = Slot::from_tag(done.tag).and_then(|slot| self.sent.take(slot)) else { return };
+        if let Job::Fill = job {
+            return self.filled(done.result);
+        }
         let Some(cycle) = &mut self.cycle else { return };
         let mut result = done.result;
         match job {
@@ -168,7 +180,7 @@ impl Destager {
                 result = self.shared.syncs.end_of_durable_write(ticket, result);
             }
             Job::Read(piece) => cycle.pieces[piece].content = done.buffer,
-            Job::Ahead => return,
+            Job::Ahead | Job::Fill => return,
             Job::Write => {}
         }
         cycle.failure = cycle.failure.or(result.err());
@@ -176,7 +188,9 @@ impl Destager {
 
     /// Does the next possible step. Returns whether there was one.
     fn advance(&mut self) -> bool {
-        let Some(Cycle { step, failure, .. }) = self.cycle else { return self.begin() };
+        let Some(Cycle { step, failure, .. }) = self.cycle else {
+            return if self.fills() { self.fill() } else { self.begin() };
+        };
         let is_idle = self.sent.is_empty();
         let can_stop = matches!(step, Step::Preparing | Step::Allocating | Step::Writing);
         if failure.is_some() || can_stop && self.log.state.lock().ending == Some(End::Now) {
@@ -257,7 +271,7 @@ impl Drop for Destager {
             match self.sent.take(slot) {
                 Some(Job::Sync(ticket)) => self.shared.syncs.abandon(ticket, [Some(&self.log.unsynced)]),
                 Some(Job::Superblock(ticket, _)) => self.shared.syncs.end(ticket, false),
-                Some(Job::Read(_) | Job::Ahead | Job::Write) | None => {}
+                Some(Job::Read(_) | Job::Ahead | Job::Write | Job::Fill) | None => {}
             }
         }
         let mut state = self.log.state.lock();
@@ -265,6 +279,8 @@ impl Drop for Destager {
         if was_working {
             // Its writes may land at any time.
             state.stalled = Some(IoError::Closed);
+        } else if let Some(Filling { segment, .. }) = self.filling {
+            state.end_filling(segment, FillingEnd::Halted);
         }
         state.wake_waiting();
     }

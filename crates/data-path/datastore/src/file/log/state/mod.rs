@@ -11,6 +11,7 @@
 //! numbers, so that the tail passes whole segments, oldest first.
 
 mod cycle;
+mod filling;
 mod reads;
 mod records;
 
@@ -25,6 +26,7 @@ use super::index::Index;
 use super::known::Known;
 
 pub(super) use cycle::Planned;
+pub(super) use filling::FillingEnd;
 pub(in crate::file) use reads::{LogBlock, Run};
 pub(super) use records::Unloaded;
 pub(in crate::file) use records::{Reservation, Route};
@@ -83,6 +85,8 @@ enum Use {
     /// Records are appended to it.
     Open,
     Full,
+    /// The destager is writing zeroes to it.
+    Filling,
     /// A record whose completion will never arrive may still be written to it. It is not reused.
     Lost,
 }
@@ -90,6 +94,9 @@ enum Use {
 #[derive(Debug)]
 struct Segment {
     state: Use,
+    /// Whether it was written before, so that an append to it changes no metadata of the file
+    /// system.
+    is_written: bool,
     /// The sequence number of its first record.
     first: u64,
     used_blocks: u32,
@@ -161,6 +168,7 @@ impl State {
     pub fn new(bytes: u64, size_bytes: u64, next_sequence: u64) -> Self {
         let segment = |_| Segment {
             state: Use::Free,
+            is_written: true,
             first: 0,
             used_blocks: 0,
             records_under_way: 0,
@@ -255,7 +263,11 @@ impl State {
 
     /// The count of segments in use.
     pub fn segments_in_use(&self) -> usize {
-        self.segments.iter().filter(|segment| segment.state != Use::Free).count()
+        let is_in_use = |segment: &&Segment| match segment.state {
+            Use::Free | Use::Filling => false,
+            Use::Open | Use::Full | Use::Lost => true,
+        };
+        self.segments.iter().filter(is_in_use).count()
     }
 
     /// Whether no segment holds records or has space reserved for one.

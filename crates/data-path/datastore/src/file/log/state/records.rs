@@ -72,7 +72,9 @@ impl State {
                     self.segments[full].state = Use::Full;
                 }
                 let free = |segment: &Segment| segment.state == Use::Free && segment.readers == 0;
-                let Some(free) = self.segments.iter().position(free) else {
+                let written = |segment: &Segment| free(segment) && segment.is_written;
+                let place = self.segments.iter().position(written);
+                let Some(free) = place.or_else(|| self.segments.iter().position(free)) else {
                     if !self.waiting.iter().any(|other| Arc::ptr_eq(other, waker)) {
                         self.waiting.push(Arc::clone(waker));
                     }
@@ -80,6 +82,7 @@ impl State {
                 };
                 let taken = &mut self.segments[free];
                 (taken.state, taken.first, taken.used_blocks) = (Use::Open, self.next_sequence, 0);
+                taken.is_written = true;
                 self.in_use.push_back(free);
                 free
             }

@@ -222,3 +222,61 @@ fn a_held_log_is_emptied_only_for_a_write_that_waits() {
     state.is_held = false;
     assert!(state.allows_a_cycle());
 }
+
+/// A log of which only the first segment was written.
+fn new_state() -> State {
+    let mut state = state();
+    let first_hole = state.offset(1, 0);
+    state.note_written_until(first_hole);
+    state
+}
+
+#[test]
+fn two_new_segments_are_kept_filled_ahead_of_the_records() {
+    let mut state = new_state();
+    assert_eq!(state.begin_filling(), None, "nothing is appended to it");
+    append(&mut state, &[data(0), data(1), data(2)]);
+    for number in [1, 2] {
+        assert!(state.lacks_filled_segments());
+        assert_eq!(state.begin_filling(), Some(number));
+        state.end_filling(number, FillingEnd::Filled);
+    }
+    assert_eq!(state.begin_filling(), None);
+    append(&mut state, &[data(3), data(4), data(5)]);
+    assert_eq!(live(&state, 3).map(|live| live.segment), Some(1));
+    assert_eq!(state.begin_filling(), Some(3));
+}
+
+#[test]
+fn a_segment_that_is_being_filled_gets_no_record() {
+    let mut state = new_state();
+    append(&mut state, &[data(0), data(1), data(2)]);
+    assert_eq!(state.begin_filling(), Some(1));
+    assert_eq!(state.segments_in_use(), 1);
+    for segment in 2..SEGMENTS {
+        let block = segment as u64 * 3;
+        append(&mut state, &[data(block), data(block + 1), data(block + 2)]);
+        assert_eq!(live(&state, block).map(|live| live.segment), Some(segment));
+    }
+    let waker = waker();
+    assert!(state.reserve(3, &waker).is_none());
+    state.end_filling(1, FillingEnd::Filled);
+    assert!(state.waiting.is_empty(), "the writer was woken");
+    assert_eq!(state.reserve(3, &waker).map(|reservation| reservation.segment), Some(1));
+}
+
+#[test]
+fn a_filling_that_was_halted_is_repeated_and_one_that_failed_is_not() {
+    let mut state = new_state();
+    append(&mut state, &[data(0)]);
+    assert_eq!(state.begin_filling(), Some(1));
+    state.end_filling(1, FillingEnd::Halted);
+    assert_eq!(state.begin_filling(), Some(1));
+    state.is_held = true;
+    state.end_filling(1, FillingEnd::Halted);
+    assert_eq!(state.begin_filling(), None, "its disk is left alone while a snapshot is made");
+    state.is_held = false;
+    assert_eq!(state.begin_filling(), Some(1));
+    state.end_filling(1, FillingEnd::Failed);
+    assert_eq!(state.begin_filling(), None);
+}
