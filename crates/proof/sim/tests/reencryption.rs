@@ -764,6 +764,30 @@ fn plain_blocks(fs: &SimFs) -> Vec<String> {
     found
 }
 
+/// A job is killed when its end is visible and not durable yet. A repeated request finds that it is
+/// done, and reports so.
+#[test]
+fn an_end_that_a_repeated_request_finds_is_durable() {
+    let kek = kek(1);
+    for change in [Change { from: None, to: Some(&kek) }, Change { from: Some(&kek), to: None }] {
+        let life = Life::new(1, change.from);
+        let fs = life.fs.cut(1);
+        fs.record();
+        let mut random = StdRng::seed_from_u64(1);
+        run_in_use(&fs, change, &mut random, None).finish_reencryption(change.meanwhile()).unwrap();
+        let is_done = |fs: &SimFs| {
+            let found = describe_on(fs, path()).unwrap().descriptor;
+            found.reencrypting.is_none() && found.encryption.is_some() == change.to.is_some()
+        };
+        let outlives_cuts = |fs: &SimFs| (0..20).all(|cut| is_done(&fs.cut(cut)));
+        let killed = (0..fs.moments()).flat_map(|moment| (0..4).map(move |seed| (moment, seed)));
+        let killed = killed.map(|(moment, seed)| fs.killed_at(moment, seed));
+        let image = killed.filter(is_done).find(|fs| !outlives_cuts(fs)).expect("an end that is not durable");
+        authenticated_on(&image, path(), protection(change.to), 0).unwrap();
+        assert!(outlives_cuts(&image), "{:?}", change.to.is_some());
+    }
+}
+
 #[test]
 fn power_cuts_while_a_volume_in_use_gets_or_loses_its_encryption_lose_nothing_and_leave_nothing() {
     let kek = kek(1);
@@ -808,7 +832,10 @@ fn power_cuts_while_a_volume_in_use_gets_or_loses_its_encryption_lose_nothing_an
             found[left as usize] += 1;
             // It goes on while it is used, or when it is not.
             match (left, seed_of_cut % 2) {
-                (Left::Done, _) => {}
+                // Its end may be visible and not durable: a repeated request sees to that.
+                (Left::Done, _) => {
+                    authenticated_on(&image, path(), protection(change.to), 0).map(drop).unwrap();
+                }
                 (Left::NotBegun | Left::UnderWay, 0) => {
                     run_in_use(&image, change, &mut random, None).finish_reencryption(meanwhile).unwrap();
                 }

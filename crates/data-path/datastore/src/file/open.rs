@@ -239,21 +239,35 @@ pub(super) fn lock_snapshot(
 }
 
 /// Reads the descriptor of the volume at `path`, and checks that the key authenticates it and that
-/// it is not too old. Nothing is locked or opened: the volume may be in use, and may be replaced a
-/// moment later.
+/// it is not too old. Nothing is locked or opened: the volume may be in use, and its descriptor may
+/// be replaced a moment later. The descriptor, or a later one, is durable: the process
+/// that wrote it may have been killed before it was.
 ///
 /// # Errors
-/// Those of reading and authenticating the descriptor.
+/// Those of reading and authenticating the descriptor, and of the sync.
 pub fn authenticated(
     path: &Path,
     protection: Protection<'_>,
     least_generation: u64,
 ) -> Result<Descriptor, DatastoreError> {
-    let directory = VolumeDirectory::open(HOST, path)?;
+    authenticated_on(HOST, path, protection, least_generation)
+}
+
+/// As [`authenticated`], on another file system.
+pub fn authenticated_on(
+    storage: &dyn Storage,
+    path: &Path,
+    protection: Protection<'_>,
+    least_generation: u64,
+) -> Result<Descriptor, DatastoreError> {
+    let directory = VolumeDirectory::open(storage, path)?;
     let encoded = directory.read_descriptor()?;
     refuse_the_other_sort(path, encoded.unverified(), protection)?;
     let (access, lock_wait) = (Access::ReadOnly, Duration::ZERO);
-    authenticate(path, encoded, &OpenOptions { protection, access, lock_wait, least_generation })
+    let options = OpenOptions { protection, access, lock_wait, least_generation };
+    let descriptor = authenticate(path, encoded, &options)?;
+    directory.sync()?;
+    Ok(descriptor)
 }
 
 /// Opens and locks the volume at `path` for two processes: one that owns it, and one that does its

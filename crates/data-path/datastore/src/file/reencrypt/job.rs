@@ -65,13 +65,16 @@ pub fn begin_reencryption_on<'a>(
 /// names. Nothing is locked or opened.
 ///
 /// # Errors
-/// Those of reading and authenticating the descriptor; [`DatastoreError::BetweenKeys`] if a KEK
-/// that it names is not at hand.
+/// Those of reading and authenticating the descriptor, and of the sync;
+/// [`DatastoreError::BetweenKeys`] if a KEK that it names is not at hand.
 pub fn authenticated_between_keks(
     path: &Path,
     options: &ReencryptOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
-    authenticated_under_all(&VolumeDirectory::open(HOST, path)?, options)
+    let directory = VolumeDirectory::open(HOST, path)?;
+    let descriptor = authenticated_under_all(&directory, options)?;
+    directory.sync()?;
+    Ok(descriptor)
 }
 
 /// Ends a re-encryption that is not finished, without rewriting anything. The volume stays under
