@@ -1,4 +1,4 @@
-//! Encrypts and decrypts disks of VMs that are off.
+//! Encrypts and decrypts disks of VMs, while they are off or run.
 //!
 //! ```text
 //! wish (-> the VM's first key is made) -> inventory: half clear -> host: every layer is rewritten
@@ -6,8 +6,9 @@
 //!      (-> a key that is needed no more is taken out of use)
 //! ```
 //!
-//! A half-clear disk is not used: its VM is neither started nor changed. What fails or is cancelled
-//! is taken back by the host. If that fails, too, the disk stays half clear, and another request
+//! A VM with a half-clear disk is neither started nor changed; one that runs, runs on. With its first
+//! encrypted disk, or the last one, a VM's own volumes are rewritten, too, which is done only while
+//! it is off. What fails or is cancelled is taken back by the host. If that fails, too, the disk stays half clear, and another request
 //! completes either direction: the inventory has the key all the while.
 
 use strongroom_api::task::{Task, TaskKind};
@@ -95,7 +96,7 @@ impl Control {
                 let message = format!("VM {} has a key, under which its disks are encrypted", vm.name);
                 return Err(problems::invalid(message).next("leave out `key_provider`"));
             }
-            vm.desired = DesiredPower::Stopped;
+            stays_off(vm, power);
             let (disk, integrity) = (found.name, wish.integrity);
             Ok(SealWish { disk: &disk, becomes: DiskBecomes::Encrypted, integrity }.work(0))
         })
@@ -128,7 +129,7 @@ impl Control {
                     vm.name
                 )));
             }
-            vm.desired = DesiredPower::Stopped;
+            stays_off(vm, power);
             let disk = found.name;
             Ok(SealWish { disk: &disk, becomes: DiskBecomes::Clear, integrity: false }.work(0))
         })
@@ -142,20 +143,25 @@ impl Control {
         power: PowerState,
         disk: &str,
     ) -> Result<DiskRecord, Problem> {
+        let found = disk_of(vm, disk)?;
         match power {
             PowerState::Stopped | PowerState::Crashed => {}
+            PowerState::Running | PowerState::Paused if has_another_encrypted(vm, found) => {}
+            PowerState::Running | PowerState::Paused => {
+                let why = format!(
+                    "its own volumes are encrypted or decrypted together with {disk}, which is done while it is off"
+                );
+                return Err(state(vm, power, &why).next(stop_it(vm)));
+            }
             PowerState::Suspended => return Err(suspended(vm, "its memory fits it as it is")),
-            PowerState::Running
-            | PowerState::Paused
-            | PowerState::Starting
+            PowerState::Starting
             | PowerState::Stopping
             | PowerState::KeyUnavailable
             | PowerState::Unknown => {
-                return Err(state(vm, power, "a disk is encrypted or decrypted while its VM is off")
-                    .next(stop_it(vm)));
+                let why = "a disk is encrypted or decrypted while its VM is off or runs";
+                return Err(state(vm, power, why).next(stop_it(vm)));
             }
         }
-        let found = disk_of(vm, disk)?;
         if let Some(other) = vm.hardware.half_clear().filter(|other| other.name != found.name) {
             return Err(half_clear(vm, other));
         }
@@ -416,6 +422,18 @@ impl Control {
     }
 }
 
+/// Has a VM that is off stay so until the disk is whole.
+fn stays_off(vm: &mut VmRecord, power: PowerState) {
+    if !power.is_on() {
+        vm.desired = DesiredPower::Stopped;
+    }
+}
+
+/// Whether the VM has a key without this disk.
+fn has_another_encrypted(vm: &VmRecord, disk: &DiskRecord) -> bool {
+    vm.hardware.disks.iter().any(|other| other.name != disk.name && other.sealing.key().is_some())
+}
+
 /// The first key of a VM.
 enum FirstKey {
     Made(ProviderKey),
@@ -429,6 +447,7 @@ pub(super) fn refuse_of_half_clear(vm: &VmRecord, kind: TaskKind) -> Result<(), 
         kind,
         TaskKind::VmStart
             | TaskKind::VmRestart
+            | TaskKind::VmSuspend
             | TaskKind::VmConfigure
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk
