@@ -169,7 +169,8 @@ impl VolumeHost<'_> {
             DiskKey::HalfClear { becomes, .. } => self.half_clear(&path, disk, &descriptor, becomes)?,
             DiskKey::Provider { .. } | DiskKey::Unencrypted => self.whole(&path, disk, &descriptor)?,
         };
-        let (protection, least_generation) = (opened.protection(), disk.least_generation);
+        let protection = opened.protection();
+        let least_generation = disk.least_generation;
         let options =
             OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation };
         let (head, layer, deks) = open_apart(&path, &options)?;
