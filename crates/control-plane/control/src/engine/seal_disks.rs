@@ -83,13 +83,13 @@ impl Control {
             self.must_be_provider(provider)?;
         }
         self.indexed_vm_wish(caller, named, TaskKind::VmEncryptDisk, |index, vm, power| {
-            let found = self.may_change_seal(index, vm, power, disk)?;
-            match found.sealing {
+            match disk_of(vm, disk)?.sealing {
                 DiskSealing::Clear | DiskSealing::HalfClear { .. } => {}
                 DiskSealing::Under { .. } | DiskSealing::Awaited => {
                     return Err(problems::conflict(format!("{disk} of VM {} is encrypted already", vm.name)));
                 }
             }
+            let found = self.may_change_seal(index, vm, power, disk)?;
             if vm.hardware.keys().is_empty() {
                 vm.key_wish = Some(self.first_key(index, vm, wish)?);
             } else if wish.key_provider.is_some() {
@@ -105,13 +105,13 @@ impl Control {
     /// Requests that a disk of a VM is decrypted.
     pub fn decrypt_disk(&self, caller: &Caller, named: &str, disk: &str) -> Result<Task, Problem> {
         self.indexed_vm_wish(caller, named, TaskKind::VmDecryptDisk, |index, vm, power| {
-            let found = self.may_change_seal(index, vm, power, disk)?;
-            match found.sealing {
+            match disk_of(vm, disk)?.sealing {
                 DiskSealing::Under { .. } | DiskSealing::HalfClear { .. } => {}
                 DiskSealing::Clear | DiskSealing::Awaited => {
                     return Err(problems::conflict(format!("{disk} of VM {} is not encrypted", vm.name)));
                 }
             }
+            let found = self.may_change_seal(index, vm, power, disk)?;
             let policy = index.policy_of(vm);
             if let Some(policy) = policy.filter(|policy| policy.rules.encryption_required) {
                 let message = format!("policy {} demands that VM {} is encrypted", policy.name, vm.name);
