@@ -235,8 +235,8 @@ pub enum RequestKind {
     /// half clear. The request is answered as failed.
     AbandonReencryption,
     /// Complete the encryption or decryption of a half-clear disk. Answered when the disk is whole;
-    /// its progress is sent as [`Report::Progress`]. A repeated request waits for the job that is in
-    /// progress.
+    /// its progress is sent as [`Report::Progress`]. A repeated request waits for the job that is
+    /// in progress.
     SealDisk {
         /// The disk, whose key is [`DiskKey::HalfClear`](crate::protocol::DiskKey::HalfClear).
         disk: Box<Disk>,

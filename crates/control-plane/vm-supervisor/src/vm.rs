@@ -40,7 +40,7 @@ use strongroom_hypervisor::launch::Kills;
 use strongroom_types::{unix_seconds, unix_seconds_now};
 
 use self::activity::Activity;
-pub use self::disks::DiskStep;
+use self::disks::DiskStep;
 use self::standing::{Hosts, Losses, Standing};
 use crate::door::Connection;
 use crate::guest_agent::GuestAgent;

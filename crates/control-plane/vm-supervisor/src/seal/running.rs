@@ -16,7 +16,9 @@ use std::sync::atomic::AtomicBool;
 
 use strongroom_datastore::file::{DescribedVolume, ReencryptOptions, authenticated, describe};
 use strongroom_host::attestation;
-use strongroom_host::protocol::{DiskBecomes, DiskChange, DiskName, Problem, Progress, ProgressUnit, VmSpec};
+use strongroom_host::protocol::{
+    Disk, DiskBecomes, DiskChange, DiskName, Problem, Progress, ProgressUnit, VmSpec,
+};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_host::volume_facts::facts;
 use strongroom_worker::control::Peer;
@@ -30,7 +32,23 @@ use crate::disks::attest;
 use crate::keys::VmKeys;
 use crate::own_volume::LOCK_WAIT;
 use crate::rekey::reencryption::{Watch, merge_new_top, not_rewritten, size_of};
-use crate::vm::DiskStep;
+
+/// A step that must be recorded in the VM's state before the job continues.
+#[derive(Debug)]
+pub enum SealStep {
+    /// The disk is half clear, and from the next change-over on written as what it becomes.
+    HalfClear {
+        /// The disk.
+        disk: Box<Disk>,
+    },
+    /// The half-clear disk is written as what it becomes.
+    ChangedOver {
+        /// The disk.
+        disk: DiskName,
+        /// The generation of its descriptor, as the process that serves it knows it.
+        generation: u64,
+    },
+}
 
 /// The job of a disk.
 pub struct RunningSeal<'a> {
@@ -45,7 +63,7 @@ pub struct RunningSeal<'a> {
     /// Whether the job was cancelled; asked about twice a second.
     pub is_cancelled: &'a dyn Fn() -> bool,
     /// Has a step recorded in the VM's state.
-    pub record: &'a dyn Fn(DiskStep) -> Result<(), Problem>,
+    pub record: &'a dyn Fn(SealStep) -> Result<(), Problem>,
 }
 
 impl RunningSeal<'_> {
@@ -68,7 +86,7 @@ impl RunningSeal<'_> {
             record.snapshots.check_whole(&vm.name)?;
             attest(keys, record, vm)
         })?;
-        (self.record)(DiskStep::HalfClear { disk: Box::new(sealing.disk.clone()) })?;
+        (self.record)(SealStep::HalfClear { disk: Box::new(sealing.disk.clone()) })?;
         let generation = self.rewrite(&sealing, &found, tell)?;
         done.raise_generation(disk, generation);
         let facts = facts(&done)?;
@@ -113,7 +131,7 @@ impl RunningSeal<'_> {
         let begun = begin_served(served, &options, &stop, &mut report);
         let done = match begun {
             Ok(generation) => {
-                (self.record)(DiskStep::ChangedOver { disk: disk.name.clone(), generation })?;
+                (self.record)(SealStep::ChangedOver { disk: disk.name.clone(), generation })?;
                 reencrypt_served(served, &options, Throttle::default(), &stop, &mut report)
             }
             Err(error) => Err(error),

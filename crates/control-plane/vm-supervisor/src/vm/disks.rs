@@ -25,6 +25,7 @@ use super::{Event, Vm, Volume};
 use crate::door::Connection;
 use crate::keys::VmKeys;
 use crate::machine::{Machine, attachment};
+use crate::seal::running::SealStep;
 use crate::starter::Starter;
 use crate::volumes::{ServedVolume, VolumeHost, VolumeNews};
 use crate::{disks, observe, swap};
@@ -77,18 +78,8 @@ pub enum DiskStep {
         /// The disk.
         disk: DiskName,
     },
-    /// The disk is half clear, and from the next change-over on written as what it becomes.
-    HalfClear {
-        /// The disk.
-        disk: Box<Disk>,
-    },
-    /// The half-clear disk is written as what it becomes.
-    ChangedOver {
-        /// The disk.
-        disk: DiskName,
-        /// The generation of its descriptor, as the process that serves it knows it.
-        generation: u64,
-    },
+    /// The disk is being encrypted or decrypted.
+    Seal(SealStep),
     /// The disk has a new size.
     Resized {
         /// The disk.
@@ -211,7 +202,7 @@ impl Vm {
                     }
                 }
             }
-            DiskStep::HalfClear { disk } => {
+            DiskStep::Seal(SealStep::HalfClear { disk }) => {
                 let known = spec.disks.iter_mut().find(|known| known.name == disk.name);
                 let before = self.state.changed_over.clone();
                 if let Some(known) = known {
@@ -226,7 +217,7 @@ impl Vm {
                 }
                 told
             }
-            DiskStep::ChangedOver { disk, generation } => {
+            DiskStep::Seal(SealStep::ChangedOver { disk, generation }) => {
                 spec.raise_generation(&disk, generation);
                 self.state.changed_over = Some(disk);
                 self.become_configured(&spec, layout)

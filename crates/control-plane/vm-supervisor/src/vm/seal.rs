@@ -7,7 +7,7 @@ use std::thread;
 use strongroom_host::protocol::{Disk, DiskKey, DiskName, KnownVolume, Problem, VmSpec};
 
 use super::activity::Activity;
-use super::disks::{ending, record};
+use super::disks::{DiskStep, ending, record};
 use super::{Event, Vm};
 use crate::disks::no_such_disk;
 use crate::door::Connection;
@@ -76,7 +76,7 @@ impl Vm {
                 disk: &disk,
                 seal: &seal,
                 is_cancelled: &|| abandoned.load(Ordering::Relaxed),
-                record: &|step| record(&events, step),
+                record: &|step| record(&events, DiskStep::Seal(step)),
             };
             let sealed = job.complete(&mut |progress| {
                 let _ = events.send(Event::Progress(progress));
