@@ -372,8 +372,8 @@ fn a_rotation_that_is_done_is_on_the_audit_log_whenever_it_was_killed() {
     }
 }
 
-/// Kills at each moment of an encryption, and of a decryption, once: of the only disk of a VM that is
-/// off, and of the second one of a VM that runs.
+/// Kills at each moment of an encryption, and of a decryption, once: of the only disk of a VM that
+/// is off, and of the second one of a VM that runs.
 #[test]
 fn a_disk_becomes_what_was_asked_for_whenever_it_was_killed() {
     for (encrypts, runs) in [(true, false), (false, false), (true, true), (false, true)] {

@@ -226,9 +226,9 @@ impl VolumeHost<'_> {
     }
 
     /// What opens the volume of a half-clear disk, which a dead supervisor has served. That some of
-    /// its layers may be clear, and of which sort writes are, is what the VM's state says, and never
-    /// read from the datastore: a disk that becomes encrypted gets a sealed top first, unless it has
-    /// one. The one that becomes clear is served as it is until the request is repeated.
+    /// its layers may be clear, and of which sort writes are, is what the VM's state says, and
+    /// never read from the datastore: a disk that becomes encrypted gets a sealed top first, unless
+    /// it has one. The one that becomes clear is served as it is until the request is repeated.
     fn half_clear(
         &self,
         path: &Path,

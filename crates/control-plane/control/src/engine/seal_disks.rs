@@ -6,10 +6,11 @@
 //!      (-> a key that is needed no more is taken out of use)
 //! ```
 //!
-//! A VM with a half-clear disk is neither started nor changed; one that runs, runs on. With its first
-//! encrypted disk, or the last one, a VM's own volumes are rewritten, too, which is done only while
-//! it is off. What fails or is cancelled is taken back by the host. If that fails, too, the disk stays half clear, and another request
-//! completes either direction: the inventory has the key all the while.
+//! A VM with a half-clear disk is neither started nor changed; one that runs, runs on. With its
+//! first encrypted disk, or the last one, a VM's own volumes are rewritten, too, which is done only
+//! while it is off. What fails or is cancelled is taken back by the host. If that fails, too, the
+//! disk stays half clear, and another request completes either direction: the inventory has the key
+//! all the while.
 
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{DesiredPower, EncryptDisk, PowerState};

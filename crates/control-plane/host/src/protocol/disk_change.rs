@@ -46,9 +46,9 @@ pub enum DiskChange {
         to: HeldVolume,
     },
     /// Completes the encryption or decryption of a half-clear disk
-    /// ([`DiskKey::HalfClear`]), with its snapshots; with the only key, that of the VM's own volumes,
-    /// too, for which the VM must be off. After a failure or a kill the disk is half clear, and a repeated
-    /// request continues.
+    /// ([`DiskKey::HalfClear`]), with its snapshots; with the only key, that of the VM's own
+    /// volumes, too, for which the VM must be off. After a failure or a kill the disk is half
+    /// clear, and a repeated request continues.
     Seal {
         /// The disk.
         disk: DiskName,

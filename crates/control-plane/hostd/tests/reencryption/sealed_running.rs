@@ -45,8 +45,8 @@ impl Running {
         std::fs::write(self.state(), serde_json::to_vec(&state).unwrap()).unwrap();
     }
 
-    /// Kills hostd and the supervisor. `then` happens before the next hostd starts, which starts the
-    /// next supervisor.
+    /// Kills hostd and the supervisor. `then` happens before the next hostd starts, which starts
+    /// the next supervisor.
     fn replace_supervisor(&mut self, then: impl FnOnce(&Self)) {
         let before = self.now().supervisor_pid.unwrap();
         self.subject.host.kill_hostd();

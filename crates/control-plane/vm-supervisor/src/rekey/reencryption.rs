@@ -176,8 +176,8 @@ impl Rewriting<'_> {
     }
 }
 
-/// Has the top that a job has put on a served volume merged with the layer below, in the background:
-/// otherwise each job would leave one layer more.
+/// Has the top that a job has put on a served volume merged with the layer below, in the
+/// background: otherwise each job would leave one layer more.
 pub fn merge_new_top(path: &Path, least_generation: u64) {
     let act = MergeAct::Start { throttle: Throttle::default() };
     let asked = Client::connect_to(path, Peer::ThisProcess).and_then(|client| {

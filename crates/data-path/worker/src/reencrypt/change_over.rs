@@ -8,12 +8,13 @@ use crate::complete::complete;
 use crate::layers::top_log_bytes;
 use crate::merge::MergeError;
 
-/// Puts the mark and a new top of another sort on a volume that nobody serves, in one descriptor, as
-/// the process that serves a volume does when that begins. `before` is how the volume opens now, for
-/// writing; `meanwhile` is how it opens from then on. `tags` are those of the new layers.
+/// Puts the mark and a new top of another sort on a volume that nobody serves, in one descriptor,
+/// as the process that serves a volume does when that begins. `before` is how the volume opens now,
+/// for writing; `meanwhile` is how it opens from then on. `tags` are those of the new layers.
 ///
 /// # Errors
-/// If the volume is in use, or there is no room for the rewritten layers. It opens as `before` then.
+/// If the volume is in use, or there is no room for the rewritten layers. It opens as `before`
+/// then.
 pub fn change_over(
     path: &Path,
     before: &OpenOptions<'_>,

@@ -62,8 +62,8 @@ pub struct ServedVolume<'a> {
 }
 
 /// Begins to re-encrypt a volume that is served: from then on, what is written to it is as the
-/// options say. A volume that is being re-encrypted so stays as it is. Returns the generation of its
-/// descriptor. It stops when `stop` is set.
+/// options say. A volume that is being re-encrypted so stays as it is. Returns the generation of
+/// its descriptor. It stops when `stop` is set.
 ///
 /// # Errors
 /// As [`reencrypt_served`].

@@ -16,8 +16,8 @@
 //!
 //! A volume that is encrypted or decrypted has clear and sealed layers meanwhile. Which ones is in
 //! the descriptor, under the KEK; that there may be any, and of which sort writes are, is what a
-//! person asked of this process ([`VolumeSeal`]), and never read from the datastore. For a volume of
-//! a VM, the VM's supervisor in the same process allows one change at a time ([`SealChange`]).
+//! person asked of this process ([`VolumeSeal`]), and never read from the datastore. For a volume
+//! of a VM, the VM's supervisor in the same process allows one change at a time ([`SealChange`]).
 //!
 //! Clients wait at `begin`, and at each `replace` of a layer that belongs to the present content,
 //! as they do for a snapshot. Both layers have the same content, so it does not matter which of
