@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,12 @@ pub fn allocated_bytes(directory: &Path) -> u64 {
 /// quick to search.
 pub fn occurrences(directory: &Path, needle: &[u8]) -> usize {
     assert!(!needle.is_empty() && needle.len() < CHUNK_BYTES, "a marker is a short string");
-    files_under(directory).iter().map(|path| occurrences_in(path, needle)).sum()
+    // A merge in the background may have removed a file since it was listed.
+    let open = |path: &PathBuf| match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        opened => Some(opened.unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()))),
+    };
+    files_under(directory).iter().filter_map(open).map(|file| occurrences_in_open(file, needle)).sum()
 }
 
 /// All regular files under `directory`, at any depth.
@@ -52,7 +57,11 @@ pub fn files_under(directory: &Path) -> Vec<PathBuf> {
 
 /// As [`occurrences`], in one file.
 pub fn occurrences_in(path: &Path, needle: &[u8]) -> usize {
-    let mut file = File::open(path).unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()));
+    let file = File::open(path).unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()));
+    occurrences_in_open(file, needle)
+}
+
+fn occurrences_in_open(mut file: File, needle: &[u8]) -> usize {
     let mut count = 0;
     let mut position = 0;
     // Data regions are disjoint and consist of whole blocks, so there are only zeroes between two

@@ -59,6 +59,8 @@ const DEEDS: &[Deed] = &[
     deed("vm dump create web1", &["vm dump delete web1 1 --yes"]),
     deed("vm key rotate web1", &[]),
     deed("vm key rotate web1 --data", &[]),
+    deed("vm disk decrypt web1 disk1", &["vm disk encrypt web1 disk1"]),
+    deed("vm disk encrypt web1 disk1", &["vm disk decrypt web1 disk1"]),
     deed("vm snapshot schedule web1 --every 1d --keep 7", &["vm snapshot schedule web1 --none"]),
     deed("vm snapshot revert web1 first --discard --yes", &[]),
     deed("vm snapshot create web1 second", &["vm snapshot delete web1 second --yes"]),

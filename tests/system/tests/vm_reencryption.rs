@@ -108,12 +108,13 @@ fn disks_are_decrypted_and_encrypted_and_their_guest_finds_its_data() {
     serving.runs("vm snapshot create web1 first --memory");
     console.session.run(&write(LATER, 0));
     drop(console);
-    let refused = serving.is_refused("vm disk decrypt web1 disk0");
-    assert!(refused.contains("web1 is running") && refused.contains("strongroom vm stop web1"), "{refused}");
-    serving.runs("vm stop web1 --force");
 
     let first = key(&serving);
     serving.runs("vm disk decrypt web1 disk1");
+    let refused = serving.is_refused("vm disk decrypt web1 disk0");
+    assert!(refused.contains("web1 is running: its own volumes"), "{refused}");
+    assert!(refused.contains("strongroom vm stop web1"), "{refused}");
+    serving.runs("vm stop web1 --force");
     assert!(serving.runs("vm list").contains("PARTLY CLEAR"));
     assert_eq!(datastore::occurrences(&scratch.path("ds"), LATER.as_bytes()), 0);
     serving.runs("vm disk decrypt web1 disk0");
@@ -162,9 +163,87 @@ echo 1 > /proc/sys/vm/drop_caches; \
 [ \"$(dd if=/dev/vdb bs=4096 skip=$((i%64)) count=1 2>/dev/null)\" = \"$(cat /block)\" ] || echo other $i >> /wrong; \
 i=$((i+1)); echo $i > /count; done; }; journal >/dev/null 2>&1 &";
 
+/// As [`JOURNAL`], on the first disk.
+fn journal_of_first_disk() -> String {
+    JOURNAL.replace("/dev/vdb", "/dev/vda").replace("$((i%64))", "$((300+i%64))")
+}
+
 /// In the guest: the sum of most of the first disk, as it lies there.
 const SUM: &str = "echo 3 > /proc/sys/vm/drop_caches; \
 dd if=/dev/vda bs=1M skip=20 count=40 2>/dev/null | sha256sum";
+
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn a_disk_is_decrypted_and_encrypted_while_its_guest_reads_and_writes_whoever_is_killed() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    make_vm(&serving, &scratch);
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&write(MARKER, 0));
+    console.session.run("dd if=/dev/urandom of=/dev/vda bs=1M seek=20 count=40 conv=fsync 2>&1");
+    serving.runs("vm snapshot create web1 first --memory");
+    console.session.run(&write(LATER, 0));
+    let sum = console.session.run(SUM);
+    console.session.run(&journal_of_first_disk());
+
+    let victims = ["worker", "vm-supervisor", "serve --role host", "serve --role control"];
+    for (round, victim) in victims.iter().enumerate() {
+        for command in ["decrypt", "encrypt"] {
+            let task = serving.json(&format!("vm disk {command} web1 disk0 --no-wait"));
+            wait_until_half_done(&serving, &scratch);
+            if command == "encrypt" {
+                console.session.run(&write(&format!("{LATER}-{round}"), 1));
+            }
+            let pid = match *victim {
+                "worker" => serving.workers_of(&id)[0],
+                "vm-supervisor" => serving.processes_of(&id)[0],
+                role => serving.process(&["serve", role.trim_start_matches("serve ")]),
+            };
+            let _ = kill_process(pid, Signal::KILL);
+            println!("{victim}: half done: {}", is_half_done(&scratch));
+            if *victim == "vm-supervisor" {
+                console = serving.console_when_taken_over("web1", &id);
+            }
+            serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
+            let done = serving.json(&format!("task show {}", task["id"].as_str().unwrap()));
+            assert_eq!(done["state"], "done", "{victim}: {done}");
+            assert!(!is_half_done(&scratch), "{victim}");
+            assert!(console.session.run(READ).contains(LATER), "{victim}");
+            assert_eq!(console.session.run("cat /wrong 2>/dev/null; true").trim(), "", "{victim}");
+            let found = datastore::occurrences(&scratch.path("ds"), LATER.as_bytes());
+            assert_eq!(found == 0, command == "encrypt", "{victim}: {command}");
+        }
+    }
+
+    // Cancelled, it is taken back.
+    let task = serving.json("vm disk decrypt web1 disk0 --no-wait")["id"].as_str().unwrap().to_owned();
+    wait_until_half_done(&serving, &scratch);
+    serving.runs(&format!("task cancel {task}"));
+    serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
+    assert!(!is_half_done(&scratch));
+    assert_eq!(keys_of_volumes(&serving, &scratch), BTreeSet::from([key(&serving)]));
+    console.session.run("touch /stop; wait");
+    println!("the guest has written {} blocks", console.session.run("cat /count"));
+    assert_eq!(console.session.run("cat /wrong 2>/dev/null; true").trim(), "");
+    assert_eq!(console.session.run(SUM), sum);
+    drop(console);
+
+    // The VM ends meanwhile: the task goes on, and then the VM is started again.
+    serving.runs("vm disk decrypt web1 disk0 --no-wait");
+    wait_until_half_done(&serving, &scratch);
+    let _ = kill_process(serving.processes_of(&id)[1], Signal::KILL);
+    serving.wait_until("web1", "runs again", |vm| vm["task"].is_null() && vm["power"] == "running");
+    assert!(!is_half_done(&scratch));
+    assert!(datastore::occurrences(&scratch.path("ds"), LATER.as_bytes()) > 0);
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run(READ).contains(LATER));
+    assert_eq!(console.session.run(SUM), sum);
+}
 
 #[test]
 #[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]

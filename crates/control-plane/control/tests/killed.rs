@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use strongroom_api::datastore::RebuildDatastore;
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{
-    CloneVm, DeleteVm, DesiredPower, EncryptDisk, Lifecycle, RotateKey, StartVm, StopVm,
+    AddDisk, CloneVm, DeleteVm, DesiredPower, EncryptDisk, Lifecycle, RotateKey, StartVm, StopVm,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
@@ -372,49 +372,66 @@ fn a_rotation_that_is_done_is_on_the_audit_log_whenever_it_was_killed() {
     }
 }
 
-/// Kills at each moment of an encryption, and of a decryption, once.
+/// Kills at each moment of an encryption, and of a decryption, once: of the only disk of a VM that
+/// is off, and of the second one of a VM that runs.
 #[test]
 fn a_disk_becomes_what_was_asked_for_whenever_it_was_killed() {
-    for encrypts in [true, false] {
-        for moments in 0_u16.. {
-            let site = Site::new();
-            with_datastore(&site);
-            let mut killer = Killer::new(&site, Vec::new());
-            assert!(killer.ask(&caller(0), Act::Create(0, !encrypts)).unwrap().is_ok());
+    for (encrypts, runs) in [(true, false), (false, false), (true, true), (false, true)] {
+        let moments = (0_u16..).find(|moments| !is_killed_at(*moments, encrypts, runs));
+        println!("killed at each of the first {} moments", moments.unwrap());
+    }
+}
+
+/// Returns `false` if the task was over before that moment.
+fn is_killed_at(moments: u16, encrypts: bool, runs: bool) -> bool {
+    let site = Site::new();
+    with_datastore(&site);
+    let mut killer = Killer::new(&site, Vec::new());
+    assert!(killer.ask(&caller(0), Act::Create(0, runs || !encrypts)).unwrap().is_ok());
+    killer.rest();
+    if runs {
+        let second: AddDisk = serde_json::from_str(r#"{"size_bytes":1048576}"#).unwrap();
+        killer.control.add_disk(&caller(10), NAMES[0], &second).unwrap();
+        killer.rest();
+        if encrypts {
+            killer.control.decrypt_disk(&caller(11), NAMES[0], "disk1").unwrap();
             killer.rest();
-            killer.kills = vec![moments].into_iter();
-            killer.load();
-            let task = loop {
-                if settle_down(&site, &killer.control) {
-                    let control = &killer.control;
-                    let asked = match encrypts {
-                        true => control.encrypt_disk(&caller(1), NAMES[0], "disk0", &EncryptDisk::default()),
-                        false => control.decrypt_disk(&caller(1), NAMES[0], "disk0"),
-                    };
-                    if !site.fuse.is_burnt() {
-                        break asked.unwrap();
-                    }
-                }
-                killer.rise();
+        }
+        killer.control.start_vm(&caller(12), NAMES[0], &StartVm::default()).unwrap();
+        killer.rest();
+    }
+    let disk = if runs { "disk1" } else { "disk0" };
+    site.keys.lock().moves.clear();
+    killer.kills = vec![moments].into_iter();
+    killer.load();
+    let task = loop {
+        if settle_down(&site, &killer.control) {
+            let control = &killer.control;
+            let asked = match encrypts {
+                true => control.encrypt_disk(&caller(1), NAMES[0], disk, &EncryptDisk::default()),
+                false => control.decrypt_disk(&caller(1), NAMES[0], disk),
             };
-            killer.rest();
-            assert_eq!(killer.control.show_task(task.id).unwrap().state, TaskState::Done, "at {moments}");
-            let disk = killer.control.show_vm(NAMES[0]).unwrap().disks.remove(0);
-            assert_eq!((disk.key.is_some(), disk.becomes), (encrypts, None), "at {moments}");
-            let keys = site.keys.lock();
-            assert_eq!((keys.made.len(), keys.retired.len()), (1, usize::from(!encrypts)), "at {moments}");
-            let moved = keys.moves.first().unwrap_or_else(|| panic!("not on record: killed at {moments}"));
-            assert!(keys.moves.iter().all(|other| other == moved), "{:?}", keys.moves);
-            assert_eq!((moved.from.is_empty(), moved.to.is_some()), (encrypts, encrypts));
-            assert_eq!(moved.volumes, [disk.volume.unwrap()]);
-            drop(keys);
-            assert_eq!(site.host.lock().violations, [""; 0], "at {moments}");
-            if killer.killed == 0 {
-                println!("killed at each of the first {moments} moments");
-                break;
+            if !site.fuse.is_burnt() {
+                break asked.unwrap();
             }
         }
-    }
+        killer.rise();
+    };
+    killer.rest();
+    assert_eq!(killer.control.show_task(task.id).unwrap().state, TaskState::Done, "at {moments}");
+    let vm = killer.control.show_vm(NAMES[0]).unwrap();
+    let found = vm.disks.iter().find(|found| found.name.as_str() == disk).unwrap();
+    assert_eq!((found.key.is_some(), found.becomes), (encrypts, None), "at {moments}");
+    assert_eq!(vm.summary.power.is_on(), runs, "at {moments}");
+    let keys = site.keys.lock();
+    assert_eq!((keys.made.len(), keys.retired.len()), (1, usize::from(!encrypts && !runs)), "at {moments}");
+    let moved = keys.moves.first().unwrap_or_else(|| panic!("not on record: killed at {moments}"));
+    assert!(keys.moves.iter().all(|other| other == moved), "{:?}", keys.moves);
+    assert_eq!((moved.from.is_empty(), moved.to.is_some()), (encrypts, encrypts));
+    assert_eq!(moved.volumes, [found.volume.unwrap()]);
+    drop(keys);
+    assert_eq!(site.host.lock().violations, [""; 0], "at {moments}");
+    killer.killed > 0
 }
 
 /// Kills at each moment of a whole life once: one moment later in each round.

@@ -6,11 +6,13 @@ mod support;
 
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{
-    AddDisk, CloneVm, CreateSnapshot, DiskBecomes, EncryptDisk, StartVm, StopVm, TemplateVm, VmView,
+    AddDisk, CloneVm, CreateSnapshot, DesiredPower, DiskBecomes, EncryptDisk, PowerState, StartVm, StopVm,
+    TemplateVm, VmView,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_control::records::DiskSealing;
+use strongroom_host::protocol::{OffReason, PowerState as HostPower};
 use support::{Site, caller, copy, create, settle_down, with_vms};
 
 /// A site with the encrypted VM `web1` and the clear one `clear1`.
@@ -149,6 +151,61 @@ fn a_half_clear_disk_is_not_used_and_either_request_completes_it() {
         assert_eq!(state(&site, &control, &task.unwrap()), TaskState::Done);
         assert_eq!(disks(&control.show_vm("web1").unwrap()), [(encrypts, None)]);
     }
+    assert_eq!(site.host.lock().violations, [""; 0]);
+}
+
+/// A site whose VM `web1` runs, with the encrypted disks `disk0` and `disk1`.
+fn running_with_two() -> (Site, Control) {
+    let (site, control) = with_vms(&["web1"]);
+    let more: AddDisk = serde_json::from_str(r#"{"size_bytes":1048576}"#).unwrap();
+    control.add_disk(&caller(1), "web1", &more).unwrap();
+    assert!(settle_down(&site, &control));
+    control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    (site, control)
+}
+
+#[test]
+fn a_disk_of_a_running_vm_is_rewritten_unless_it_is_the_only_encrypted_one() {
+    let (site, control) = running_with_two();
+    let task = control.decrypt_disk(&caller(3), "web1", "disk1").unwrap();
+    assert_eq!(state(&site, &control, &task), TaskState::Done);
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!(disks(&vm), [(true, None), (false, None)]);
+    assert_eq!((vm.summary.power, vm.summary.desired), (PowerState::Running, DesiredPower::Running));
+
+    let refused = control.decrypt_disk(&caller(4), "web1", "disk0").unwrap_err();
+    assert!(refused.message.contains("web1 is running: its own volumes"), "{refused:?}");
+    assert!(refused.next_step.unwrap().contains("`strongroom vm stop web1`"));
+    let tagged = EncryptDisk { integrity: true, ..plain() };
+    let task = control.encrypt_disk(&caller(5), "web1", "disk1", &tagged).unwrap();
+    assert_eq!(state(&site, &control, &task), TaskState::Done);
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!((disks(&vm), vm.disks[1].integrity), (vec![(true, None), (true, None)], true));
+    assert!(site.keys.lock().retired.is_empty(), "the other disk is under the key all the while");
+    assert_eq!(site.host.lock().violations, [""; 0]);
+}
+
+#[test]
+fn a_vm_that_ends_with_a_half_clear_disk_stays_off_until_the_disk_is_whole() {
+    let (site, control) = running_with_two();
+    site.host.lock().disk_changes_that_fail = vec!["io"; 12];
+    let task = control.decrypt_disk(&caller(3), "web1", "disk1").unwrap();
+    assert_eq!(state(&site, &control, &task), TaskState::Failed);
+    site.host.lock().disk_changes_that_fail.clear();
+    let half = [(true, None), (true, Some(DiskBecomes::Encrypted))];
+    assert_eq!(disks(&control.show_vm("web1").unwrap()), half);
+    let refused = control.suspend_vm(&caller(4), "web1").unwrap_err();
+    assert!(refused.message.contains("disk1 of VM web1 is not encrypted as a whole"), "{refused:?}");
+
+    site.host.guest("web1", |vm| {
+        (vm.power, vm.reason) = (HostPower::Crashed, Some(OffReason::QemuDied));
+    });
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Crashed);
+    let task = control.encrypt_disk(&caller(5), "web1", "disk1", &plain()).unwrap();
+    assert_eq!(state(&site, &control, &task), TaskState::Done);
+    assert_eq!(disks(&control.show_vm("web1").unwrap()), [(true, None), (true, None)]);
     assert_eq!(site.host.lock().violations, [""; 0]);
 }
 

@@ -13,7 +13,7 @@ use strongroom_types::{ProviderKey, VolumeSize};
 
 use crate::layout::Layout;
 use crate::protocol::{
-    CloneSource, DiskChange, DiskName, Grant, GroupAttempt, ImageFormat, KnownVolume, NewVmSnapshot,
+    CloneSource, Disk, DiskChange, DiskName, Grant, GroupAttempt, ImageFormat, KnownVolume, NewVmSnapshot,
     ObservedVm, OperationId, Problem, Progress, SnapshotChange, StartOptions, VmGeneration, VmSpec,
     VolumeFacts,
 };
@@ -158,6 +158,9 @@ pub struct RunTask {
     /// The number of supervisors of this start that have died.
     #[serde(default)]
     pub supervisor_deaths: u64,
+    /// As [`StateFile::changed_over`](crate::state_file::StateFile::changed_over).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_over: Option<DiskName>,
 }
 
 /// A QEMU without a supervisor.
@@ -228,9 +231,18 @@ pub enum RequestKind {
         /// As in [`Rekey`](Self::Rekey).
         known: Vec<KnownVolume>,
     },
-    /// Abandon the rewriting: the volume that it is at goes back to its old key. The move is
-    /// answered as failed.
+    /// Abandon the rewriting: the volume that it is at goes back to its old key, or its disk stays
+    /// half clear. The request is answered as failed.
     AbandonReencryption,
+    /// Complete the encryption or decryption of a half-clear disk. Answered when the disk is whole;
+    /// its progress is sent as [`Report::Progress`]. A repeated request waits for the job that is
+    /// in progress.
+    SealDisk {
+        /// The disk, whose key is [`DiskKey::HalfClear`](crate::protocol::DiskKey::HalfClear).
+        disk: Box<Disk>,
+        /// As in [`Rekey`](Self::Rekey).
+        known: Vec<KnownVolume>,
+    },
     /// Dump the memory. Answered when the dump is complete; its progress is sent as
     /// [`Report::Progress`]. A repeated request waits for the dump that is in progress.
     Dump {

@@ -9,7 +9,7 @@ use strongroom_hypervisor::QemuIdentity;
 
 use crate::layout::Layout;
 use crate::process::ProcessIdentity;
-use crate::protocol::{OffReason, VmGeneration, VmSpec};
+use crate::protocol::{DiskName, OffReason, VmGeneration, VmSpec};
 use crate::run_directory::VmRunDirectory;
 
 /// The format of the file.
@@ -40,6 +40,10 @@ pub struct StateFile {
     pub supervisor_deaths: u64,
     /// Whether the VM was paused on request.
     pub paused_by_request: bool,
+    /// The half-clear disk to which nothing of its old sort is written any more. A later supervisor
+    /// serves it only so, whatever lies on its datastore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_over: Option<DiskName>,
     /// How it ended, once it has ended.
     pub off: Option<Off>,
 }
@@ -68,6 +72,7 @@ impl StateFile {
             swtpm: None,
             supervisor_deaths: 0,
             paused_by_request: false,
+            changed_over: None,
             off: None,
         }
     }

@@ -1,5 +1,5 @@
-//! Adds, removes and grows disks in the VM's directory, for a VM that runs or is off; encrypts and
-//! decrypts those of one that is off (`seal.rs`).
+//! Adds, removes and grows disks in the VM's directory, for a VM that runs or is off. Encrypting
+//! and decrypting them is in `seal.rs`.
 //!
 //! ```text
 //! add     vm.json names it -> its volume is made (-> it is plugged in) -> vm.json has its key

@@ -40,7 +40,8 @@ struct Moves {
     /// Each left key with its successor, so that facts about a volume's key from before a move stay
     /// usable.
     successors: Vec<(ProviderKey, ProviderKey)>,
-    /// Keys of volumes that have not moved yet. They are kept whatever the other volumes do.
+    /// Keys of volumes that have not moved yet, or of other disks than the one that is being
+    /// decrypted. They are kept whatever a volume does.
     needed: Vec<ProviderKey>,
 }
 
@@ -213,6 +214,13 @@ impl VmKeys {
         }
     }
 
+    /// Keeps a key until the returned value is dropped, whatever a volume does that no longer needs
+    /// it.
+    pub fn keep(&self, key: &ProviderKey) -> KeptKey<'_> {
+        self.moves.lock().needed.push(key.clone());
+        KeptKey { keys: self, key: key.clone() }
+    }
+
     /// Wipes a key that none of the VM's volumes needs any more.
     pub fn forget(&self, key: &ProviderKey) {
         self.leases.forget(key);
@@ -269,6 +277,21 @@ impl VmKeys {
 impl fmt::Debug for VmKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "VmKeys({:?})", self.leases)
+    }
+}
+
+/// A key that is kept.
+pub struct KeptKey<'a> {
+    keys: &'a VmKeys,
+    key: ProviderKey,
+}
+
+impl Drop for KeptKey<'_> {
+    fn drop(&mut self) {
+        let needed = &mut self.keys.moves.lock().needed;
+        if let Some(at) = needed.iter().position(|needed| *needed == self.key) {
+            needed.swap_remove(at);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
-//! Encrypts or decrypts a disk of a VM that is off, with its snapshots. If it is the only disk with
-//! a key, the VM's own volumes are encrypted or decrypted with it.
+//! Encrypts or decrypts a disk of a VM, with its snapshots: here of one that is off, in [`running`]
+//! of one that runs. If it is the only disk with a key, the VM's own volumes are encrypted or
+//! decrypted with it, while the VM is off.
 //!
 //! ```text
 //! inventory: half clear -> vm.json: half clear -> each volume: the mark -> layer by layer -> no mark
@@ -7,9 +8,11 @@
 //! ```
 //!
 //! Until the last volume is done, durably, `vm.json` and the inventory say that the disk is half
-//! clear. Such a disk is not served, so a kill at any moment leaves no disk that a VM uses in the
-//! clear without the control plane having ordered that. Both name the key all the while, so a
-//! repeated request continues, in this direction or back.
+//! clear. Such a disk is served to no VM that starts, so a kill at any moment leaves no disk that a
+//! VM uses in the clear without the control plane having ordered that. Both name the key all the
+//! while, so a repeated request continues, in this direction or back.
+
+pub mod running;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,21 +51,7 @@ pub fn complete(
     mut tell: impl FnMut(Progress) -> Result<(), Problem>,
 ) -> Result<Vec<VolumeFacts>, Problem> {
     let mut done = DiskChange::Seal { disk: disk.clone() }.applied_to(vm)?;
-    let found = vm.disk(disk).ok_or_else(|| no_such_disk(vm, disk))?;
-    let DiskKey::HalfClear { key, kek: expected, becomes } = &found.key else { return facts(vm) };
-    if found.kind == DiskKind::Swap {
-        let message = format!("{disk} of VM {} is a swap disk, which is made at each start", vm.name);
-        return Err(Problem::new("bad_request", message));
-    }
-    let kek = match becomes {
-        DiskBecomes::Encrypted => keys.hold_to_seal(key),
-        DiskBecomes::Clear => keys.hold(key),
-    };
-    let kek = kek.map_err(key_problem)?;
-    if let Some(expected) = expected {
-        kek.expect_id(*expected).map_err(key_problem)?;
-    }
-    let sealing = Sealing { vm, disk: found, kek, becomes: *becomes };
+    let Some(sealing) = Sealing::of(keys, vm, disk)? else { return facts(vm) };
     let volumes = sealing.volumes()?;
     let total = volumes.iter().map(|volume| volume.size_bytes).sum();
     // The next hostd's job may have done all of it while this one waited for the VM: a job whose
@@ -105,7 +94,27 @@ struct Volume {
     least_generation: u64,
 }
 
-impl Sealing<'_> {
+impl<'a> Sealing<'a> {
+    /// Fetches the disk's key. Returns `None` if the disk is not half clear.
+    fn of(keys: &VmKeys, vm: &'a VmSpec, disk: &DiskName) -> Result<Option<Self>, Problem> {
+        let disk = vm.disk(disk).ok_or_else(|| no_such_disk(vm, disk))?;
+        let DiskKey::HalfClear { key, kek: expected, becomes } = &disk.key else { return Ok(None) };
+        if disk.kind == DiskKind::Swap {
+            let message =
+                format!("{} of VM {} is a swap disk, which is made at each start", disk.name, vm.name);
+            return Err(Problem::new("bad_request", message));
+        }
+        let kek = match becomes {
+            DiskBecomes::Encrypted => keys.hold_to_seal(key),
+            DiskBecomes::Clear => keys.hold(key),
+        };
+        let kek = kek.map_err(key_problem)?;
+        if let Some(expected) = expected {
+            kek.expect_id(*expected).map_err(key_problem)?;
+        }
+        Ok(Some(Self { vm, disk, kek, becomes: *becomes }))
+    }
+
     /// Returns the volumes that are encrypted or decrypted, the disk's first. Each is the right
     /// one, as far as its descriptor says that before it is authenticated.
     fn volumes(&self) -> Result<Vec<Volume>, Problem> {
@@ -113,10 +122,9 @@ impl Sealing<'_> {
         let path = vm.volume_path(&disk.name);
         let found = describe(&path)?;
         found.descriptor.expect_volume(&path, disk.volume)?;
-        let (id, tags) = (found.descriptor.volume, disk.integrity.then_some(Integrity::NEW));
+        let id = found.descriptor.volume;
         let mut ids: Vec<VolumeId> = vec![id];
-        let tags = tags.map_or(NewTags::None, NewTags::By);
-        let mut volumes = vec![self.volume(disk.name.clone(), found, tags, disk.least_generation)];
+        let mut volumes = vec![self.volume(disk.name.clone(), found, tags(disk), disk.least_generation)];
         if !vm.has_own_volumes_like(&disk.name)? {
             return Ok(volumes);
         }
@@ -182,6 +190,11 @@ impl Sealing<'_> {
             (Err(error), None) => Err(not_rewritten(path, error)),
         }
     }
+}
+
+/// How the rewritten layers of a disk are tagged.
+pub fn tags(disk: &Disk) -> NewTags {
+    disk.integrity.then_some(Integrity::NEW).map_or(NewTags::None, NewTags::By)
 }
 
 /// The name of the VM's own volume at this path, if it is one.

@@ -265,7 +265,8 @@ impl Starting {
 
     /// Serves a disk as soon as its key is available.
     fn serve_when_key_is_there(&self, index: usize, disk: &Disk) -> Result<ServedVolume, Problem> {
-        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run };
+        let changed_over = self.task.changed_over.as_ref();
+        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run, changed_over };
         let mut waits = false;
         loop {
             if self.control.abandoned.load(Ordering::Relaxed) {

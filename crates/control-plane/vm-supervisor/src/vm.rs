@@ -15,6 +15,7 @@ mod dump;
 mod news;
 mod rekey;
 mod requests;
+mod seal;
 mod snapshots;
 mod standing;
 mod suspend;
@@ -113,6 +114,8 @@ pub enum Event {
     Disk(DiskStep, SyncSender<Result<(), Problem>>),
     /// A disk change has ended.
     DiskChanged(Result<(), Problem>),
+    /// The encryption or decryption of a disk has ended; with the VM's new configuration.
+    DiskSealed(Result<Box<VmSpec>, Problem>),
     /// A change of the VM's snapshots has ended; with the VM's new configuration.
     SnapshotsChanged(Result<Box<VmSpec>, Problem>),
     /// An order for the VM's part in a snapshot of several is carried out.
@@ -208,6 +211,7 @@ impl Vm {
         state.swtpm = task.adopt.and_then(|orphan| orphan.swtpm);
         state.paused_by_request = by_request;
         state.supervisor_deaths = task.supervisor_deaths;
+        state.changed_over = task.changed_over.clone();
         state.layout = task.layout.clone().or_of(&task.spec);
         let layout = state.layout.clone();
         state.write(&run)?;
@@ -332,6 +336,7 @@ impl Vm {
             Event::DumpGone { number, gone, asked_by } => self.dump_is_gone(number, gone, asked_by),
             Event::Disk(step, done) => self.disk_step(step, done),
             Event::DiskChanged(changed) => self.disk_changed(changed),
+            Event::DiskSealed(sealed) => self.disk_sealed(sealed),
             Event::SnapshotsChanged(changed) => self.snapshots_changed(changed),
             Event::GroupStepDone => self.group_step_done(),
             Event::Thawed => self.losses.thaw_is_late = false,

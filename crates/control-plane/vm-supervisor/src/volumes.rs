@@ -9,22 +9,26 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_datastore::file::{
-    Access, DatastoreError, Descriptor, OpenOptions, Protection, describe, open_apart,
+    Access, DatastoreError, Descriptor, OpenOptions, Protection, Reencrypting, describe, open_apart,
 };
 use strongroom_frontend::listen::{Address, ListenError, Listener};
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
-use strongroom_host::protocol::{Disk, DiskFrontend, DiskKey, DiskName, Problem, VmSpec};
+use strongroom_host::protocol::{Disk, DiskBecomes, DiskFrontend, DiskKey, DiskName, Problem, VmSpec};
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
 use strongroom_statistics::Page;
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::control::Status;
 use strongroom_worker::placement::Placement;
-use strongroom_worker::supervise::{Birthright, Exposure, SuperviseError, Supervisor, VolumeKek};
+use strongroom_worker::supervise::{
+    Birthright, Exposure, ServedSeal, SuperviseError, Supervisor, VolumeKek, VolumeSeal,
+};
+use strongroom_worker::{MergeError, change_over};
 use thiserror::Error;
 
 use crate::keys::VmKeys;
 use crate::own_volume::OwnVolumeError;
+use crate::seal;
 use crate::starter::Starter;
 
 /// How long the last I/O of a dead supervisor's worker may take, which first drains its guest's
@@ -66,6 +70,14 @@ pub enum VolumeError {
     /// A swap disk could not be made.
     #[error(transparent)]
     Own(#[from] OwnVolumeError),
+    /// A half-clear disk does not get a top of its new sort.
+    #[error("{volume}: {error}")]
+    NotChangedOver {
+        /// The volume.
+        volume: PathBuf,
+        /// The error.
+        error: MergeError,
+    },
     /// A system call failed.
     #[error("{action}: {error}")]
     System {
@@ -99,6 +111,8 @@ impl VolumeError {
             Self::Supervise(_) => "worker",
             Self::NotAsDecided { .. } => "not_as_decided",
             Self::Own(error) => return error.problem(),
+            Self::NotChangedOver { error: MergeError::Datastore(error), .. } => error.code(),
+            Self::NotChangedOver { .. } => "not_reencrypted",
             Self::System { .. } => "system",
         };
         Problem::new(code, self.to_string())
@@ -114,6 +128,33 @@ pub struct VolumeHost<'a> {
     pub starter: &'a Starter,
     /// The directory in which they are served.
     pub run: &'a VmRunDirectory,
+    /// The half-clear disk that is served only as what it becomes.
+    pub changed_over: Option<&'a DiskName>,
+}
+
+/// What a volume is opened with.
+struct Opened {
+    kek: Option<Arc<Kek>>,
+    next: Option<Arc<Kek>>,
+    seal: VolumeSeal,
+}
+
+impl Opened {
+    /// A volume that has one key, or none.
+    fn of(kek: Option<Arc<Kek>>) -> Self {
+        let seal = if kek.is_some() { VolumeSeal::Sealed } else { VolumeSeal::Clear };
+        Self { kek, next: None, seal }
+    }
+
+    fn protection(&self) -> Protection<'_> {
+        match (self.seal, self.kek.as_deref(), self.next.as_deref()) {
+            (VolumeSeal::Clear, _, _) | (_, None, _) => Protection::Unencrypted,
+            (VolumeSeal::Encrypting, Some(kek), _) => Protection::Encrypting(kek),
+            (VolumeSeal::Decrypting, Some(kek), _) => Protection::Decrypting(kek),
+            (VolumeSeal::Sealed, Some(from), Some(to)) => Protection::Between { from, to },
+            (VolumeSeal::Sealed, Some(kek), None) => Protection::Encrypted(kek),
+        }
+    }
 }
 
 impl VolumeHost<'_> {
@@ -124,14 +165,11 @@ impl VolumeHost<'_> {
     pub fn serve(&self, spec: &VmSpec, disk: &Disk, socket: usize) -> Result<Supervisor, VolumeError> {
         let path = spec.volume_path(&disk.name);
         let descriptor = describe(&path)?.descriptor;
-        let kek = self.kek(&path, disk, &descriptor)?;
-        let key_error = |error| VolumeError::Key { volume: path.clone(), error };
-        let next = self.keys.hold_next_for(&disk.key, &descriptor).map_err(key_error)?;
-        let next = next.filter(|next| kek.as_ref().is_some_and(|kek| kek.id() != next.id()));
-        let protection = match (kek.as_deref(), next.as_deref()) {
-            (Some(from), Some(to)) => Protection::Between { from, to },
-            (kek, _) => kek.map_or(Protection::Unencrypted, Protection::Encrypted),
+        let opened = match disk.key {
+            DiskKey::HalfClear { becomes, .. } => self.half_clear(&path, disk, &descriptor, becomes)?,
+            DiskKey::Provider { .. } | DiskKey::Unencrypted => self.whole(&path, disk, &descriptor)?,
         };
+        let protection = opened.protection();
         let least_generation = disk.least_generation;
         let options =
             OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation };
@@ -143,11 +181,11 @@ impl VolumeHost<'_> {
             KekSource::Provider(key) => Ok(key.clone()),
             other => Err(not_as_decided(&path, other.name(), "under a provider's key")),
         };
-        let mut volume_kek = match &kek {
-            Some(kek) => VolumeKek::leased(provider_key(kek)?, kek.id(), leases),
+        let mut volume_kek = match opened.kek.as_deref().filter(|_| opened.seal != VolumeSeal::Clear) {
+            Some(kek) => VolumeKek::leased(provider_key(kek)?, kek.id(), leases).unfinished(opened.seal),
             None => VolumeKek::none_of_a_vm(leases),
         };
-        if let Some(next) = &next {
+        if let Some(next) = &opened.next {
             volume_kek = volume_kek.and_next(provider_key(next)?, next.id());
         }
         let path_of_socket = self.run.disk_socket(socket);
@@ -178,6 +216,59 @@ impl VolumeHost<'_> {
         Ok(Supervisor::start(exposure, layer, deks)?)
     }
 
+    /// What opens a volume that is encrypted as a whole, or not at all.
+    fn whole(&self, path: &Path, disk: &Disk, descriptor: &Descriptor) -> Result<Opened, VolumeError> {
+        let kek = self.kek(path, disk, descriptor)?;
+        let next = self.keys.hold_next_for(&disk.key, descriptor);
+        let next = next.map_err(|error| VolumeError::Key { volume: path.to_owned(), error })?;
+        let next = next.filter(|next| kek.as_ref().is_some_and(|kek| kek.id() != next.id()));
+        Ok(Opened { next, ..Opened::of(kek) })
+    }
+
+    /// What opens the volume of a half-clear disk, which a dead supervisor has served. That some of
+    /// its layers may be clear, and of which sort writes are, is what the VM's state says, and
+    /// never read from the datastore: a disk that becomes encrypted gets a sealed top first, unless
+    /// it has one. The one that becomes clear is served as it is until the request is repeated.
+    fn half_clear(
+        &self,
+        path: &Path,
+        disk: &Disk,
+        descriptor: &Descriptor,
+        becomes: DiskBecomes,
+    ) -> Result<Opened, VolumeError> {
+        let kek = self.held(path, disk, descriptor)?;
+        let seal = match (&descriptor.encryption, descriptor.reencrypting) {
+            (None, _) => VolumeSeal::Clear,
+            (Some(_), None) => VolumeSeal::Sealed,
+            (Some(_), Some(Reencrypting::Encrypted { .. })) => VolumeSeal::Encrypting,
+            (Some(_), Some(Reencrypting::Clear {})) => VolumeSeal::Decrypting,
+        };
+        let opened = Opened { kek, next: None, seal };
+        match (becomes, seal) {
+            (DiskBecomes::Clear, _)
+            | (DiskBecomes::Encrypted, VolumeSeal::Sealed | VolumeSeal::Encrypting) => Ok(opened),
+            (DiskBecomes::Encrypted, VolumeSeal::Clear | VolumeSeal::Decrypting)
+                if self.changed_over == Some(&disk.name) =>
+            {
+                Err(not_as_decided(path, "not encrypted", "being encrypted"))
+            }
+            (DiskBecomes::Encrypted, VolumeSeal::Clear | VolumeSeal::Decrypting) => {
+                descriptor.expect_volume(path, disk.volume)?;
+                let encrypting = Opened { seal: VolumeSeal::Encrypting, ..opened };
+                let before = Opened { kek: encrypting.kek.clone(), next: None, seal };
+                let before = OpenOptions {
+                    protection: before.protection(),
+                    access: Access::ReadWrite,
+                    lock_wait: LOCK_WAIT,
+                    least_generation: disk.least_generation,
+                };
+                change_over(path, &before, encrypting.protection(), seal::tags(disk))
+                    .map_err(|error| VolumeError::NotChangedOver { volume: path.to_owned(), error })?;
+                Ok(encrypting)
+            }
+        }
+    }
+
     /// Returns the disk's configured key, which must be the one that its volume is under. During a
     /// move to another key, either is accepted.
     fn kek(
@@ -199,6 +290,16 @@ impl VolumeHost<'_> {
             }
             (DiskKey::Provider { .. }, Some(_)) => {}
         }
+        self.held(path, disk, descriptor)
+    }
+
+    /// The disk's key, which is held from now on.
+    fn held(
+        &self,
+        path: &Path,
+        disk: &Disk,
+        descriptor: &Descriptor,
+    ) -> Result<Option<Arc<Kek>>, VolumeError> {
         match self.keys.hold_for(&disk.key, Some(descriptor)) {
             Err(KeyError::WrongKek { given, .. }) => {
                 let found = format!("under KEK {given}");
@@ -250,6 +351,7 @@ pub enum VolumeNews {
 pub struct ServedVolume {
     stop: OwnedFd,
     page: Option<Arc<Page>>,
+    seal: ServedSeal,
 }
 
 impl ServedVolume {
@@ -263,19 +365,24 @@ impl ServedVolume {
         tell: impl Fn(VolumeNews) + Clone + Send + 'static,
     ) -> io::Result<Self> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let (theirs, page) = (stop.try_clone()?, supervisor.page());
+        let (theirs, page, seal) = (stop.try_clone()?, supervisor.page(), supervisor.seal());
         thread::Builder::new().name(format!("volume {name}")).spawn(move || {
             let status = tell.clone();
             let supervisor =
                 supervisor.observed_by(move |now| status(VolumeNews::Status(Box::new(now.clone()))));
             tell(VolumeNews::Ended(supervisor.run(&theirs.as_fd())));
         })?;
-        Ok(Self { stop, page })
+        Ok(Self { stop, page, seal })
     }
 
     /// The page in which its workers count, if they do.
     pub fn page(&self) -> Option<&Arc<Page>> {
         self.page.as_ref()
+    }
+
+    /// Which of its layers are sealed, and what it may become.
+    pub fn seal(&self) -> &ServedSeal {
+        &self.seal
     }
 
     /// Makes it drain, flush and end; the end is reported as news.

@@ -9,7 +9,8 @@ use strongroom_datastore::file::discards::{DiscardKeys, Discards, DiscardsFacts}
 use strongroom_datastore::file::storage::StoredFile;
 use strongroom_datastore::file::tags::{TagKeys, TagsDisk, TagsTuning};
 use strongroom_datastore::file::{
-    Deks, FileDisk, LayerBlocks, LayerRecord, LogError, MergeLayers, OpenVolume, RewriteKeys, RewriteLayers,
+    Deks, Descriptor, FileDisk, LayerBlocks, LayerRecord, LogError, MergeLayers, OpenVolume, RewriteKeys,
+    RewriteLayers,
 };
 use strongroom_filters::blocksize::BlocksizeError;
 use strongroom_filters::cleartext::CleartextDisk;
@@ -25,6 +26,11 @@ use crate::destaging::DestagingError;
 
 /// The least memory for the tags of a layer, in pages: enough for a few requests at a time.
 const TAG_PAGES_MIN: usize = 64;
+
+/// Bytes of the log of a volume's top; a new top gets as many.
+pub(crate) fn top_log_bytes(descriptor: &Descriptor) -> Option<u64> {
+    descriptor.layer(descriptor.top).and_then(|layer| layer.log).map(|log| log.bytes)
+}
 
 /// The reasons why a volume's stages cannot be assembled.
 #[derive(Debug, Error)]

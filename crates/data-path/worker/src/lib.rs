@@ -55,7 +55,8 @@ pub use merge::{Copying, MergeError, Merged, Step, Stride, merge_next};
 pub use pace::{BadClientShare, ClientShare, Throttle};
 pub use process::{ProcessError, prepare_for_keys};
 pub use reencrypt::{
-    ReencryptProgress, Reencrypted, ServedError, ServedVolume, cancel_served, reencrypt, reencrypt_served,
+    ReencryptProgress, Reencrypted, ServedError, ServedVolume, begin_served, cancel_served, change_over,
+    reencrypt, reencrypt_served,
 };
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

@@ -26,9 +26,9 @@ pub enum DiskCommand {
     Extents(Box<extents::ExtentsArguments>),
     /// Grow a disk of a VM that runs or is off
     Resize(resize::ResizeArguments),
-    /// Encrypt a disk of a VM that is off, with its snapshots
+    /// Encrypt a disk with its snapshots
     Encrypt(seal::EncryptArguments),
-    /// Decrypt a disk of a VM that is off, with its snapshots
+    /// Decrypt a disk with its snapshots
     Decrypt(seal::DecryptArguments),
     /// Remove a disk from a VM that runs or is off, and delete it
     Remove(remove::RemoveArguments),

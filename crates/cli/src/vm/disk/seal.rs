@@ -11,9 +11,10 @@ use crate::output::Output;
 /// The arguments of `encrypt`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The VM must be off: stop it first. The disk with its snapshots is rewritten, one layer after the \
-other, under the VM's key; the datastore needs room for the largest layer once more. A VM without a key gets \
-one, and what it keeps beside its disks is encrypted, too. If the task is cancelled or fails, the disk is \
+    after_help = "The disk with its snapshots is rewritten, one layer after the other, under the VM's key; the \
+datastore needs room for the largest layer once more. While the VM runs, everything that its guest writes is \
+encrypted from the beginning. A VM without a key gets one, and what it keeps beside its disks is encrypted, too; \
+for that it must be off. If the task is cancelled or fails, the disk is \
 decrypted again. The old files are removed, not overwritten: what the disk below keeps of freed blocks is still \
 readable there. A swap disk, a template and a VM that shares layers with linked clones are refused.
 
@@ -59,9 +60,10 @@ impl EncryptArguments {
 /// The arguments of `decrypt`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The VM must be off: stop it first. The disk with its snapshots is rewritten in the clear, one \
-layer after the other. With the last encrypted disk, what the VM keeps beside its disks is decrypted, too, also \
-the memory in its snapshots and dumps, and the VM's key is deactivated. If the task is cancelled or fails, the \
+    after_help = "The disk with its snapshots is rewritten in the clear, one layer after the other. While the VM \
+runs, everything that its guest writes is in the clear from the beginning. With the last encrypted disk, what \
+the VM keeps beside its disks is decrypted, too, also the memory in its snapshots and dumps, and the VM's key is \
+deactivated; for that it must be off. If the task is cancelled or fails, the \
 disk is encrypted again. The VM's policy may demand encryption. Data in the clear can be read by anyone who can \
 read the datastore or a copy of it.
 

@@ -1,4 +1,4 @@
-//! Encrypts and decrypts disks of VMs that are off.
+//! Encrypts and decrypts disks of VMs, while they are off or run.
 //!
 //! ```text
 //! wish (-> the VM's first key is made) -> inventory: half clear -> host: every layer is rewritten
@@ -6,9 +6,11 @@
 //!      (-> a key that is needed no more is taken out of use)
 //! ```
 //!
-//! A half-clear disk is not used: its VM is neither started nor changed. What fails or is cancelled
-//! is taken back by the host. If that fails, too, the disk stays half clear, and another request
-//! completes either direction: the inventory has the key all the while.
+//! A VM with a half-clear disk is neither started nor changed; one that runs, runs on. With its
+//! first encrypted disk, or the last one, a VM's own volumes are rewritten, too, which is done only
+//! while it is off. What fails or is cancelled is taken back by the host. If that fails, too, the
+//! disk stays half clear, and another request completes either direction: the inventory has the key
+//! all the while.
 
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{DesiredPower, EncryptDisk, PowerState};
@@ -82,20 +84,20 @@ impl Control {
             self.must_be_provider(provider)?;
         }
         self.indexed_vm_wish(caller, named, TaskKind::VmEncryptDisk, |index, vm, power| {
-            let found = self.may_change_seal(index, vm, power, disk)?;
-            match found.sealing {
+            match disk_of(vm, disk)?.sealing {
                 DiskSealing::Clear | DiskSealing::HalfClear { .. } => {}
                 DiskSealing::Under { .. } | DiskSealing::Awaited => {
                     return Err(problems::conflict(format!("{disk} of VM {} is encrypted already", vm.name)));
                 }
             }
+            let found = self.may_change_seal(index, vm, power, disk)?;
             if vm.hardware.keys().is_empty() {
                 vm.key_wish = Some(self.first_key(index, vm, wish)?);
             } else if wish.key_provider.is_some() {
                 let message = format!("VM {} has a key, under which its disks are encrypted", vm.name);
                 return Err(problems::invalid(message).next("leave out `key_provider`"));
             }
-            vm.desired = DesiredPower::Stopped;
+            stays_off(vm, power);
             let (disk, integrity) = (found.name, wish.integrity);
             Ok(SealWish { disk: &disk, becomes: DiskBecomes::Encrypted, integrity }.work(0))
         })
@@ -104,13 +106,13 @@ impl Control {
     /// Requests that a disk of a VM is decrypted.
     pub fn decrypt_disk(&self, caller: &Caller, named: &str, disk: &str) -> Result<Task, Problem> {
         self.indexed_vm_wish(caller, named, TaskKind::VmDecryptDisk, |index, vm, power| {
-            let found = self.may_change_seal(index, vm, power, disk)?;
-            match found.sealing {
+            match disk_of(vm, disk)?.sealing {
                 DiskSealing::Under { .. } | DiskSealing::HalfClear { .. } => {}
                 DiskSealing::Clear | DiskSealing::Awaited => {
                     return Err(problems::conflict(format!("{disk} of VM {} is not encrypted", vm.name)));
                 }
             }
+            let found = self.may_change_seal(index, vm, power, disk)?;
             let policy = index.policy_of(vm);
             if let Some(policy) = policy.filter(|policy| policy.rules.encryption_required) {
                 let message = format!("policy {} demands that VM {} is encrypted", policy.name, vm.name);
@@ -128,7 +130,7 @@ impl Control {
                     vm.name
                 )));
             }
-            vm.desired = DesiredPower::Stopped;
+            stays_off(vm, power);
             let disk = found.name;
             Ok(SealWish { disk: &disk, becomes: DiskBecomes::Clear, integrity: false }.work(0))
         })
@@ -142,20 +144,25 @@ impl Control {
         power: PowerState,
         disk: &str,
     ) -> Result<DiskRecord, Problem> {
+        let found = disk_of(vm, disk)?;
         match power {
             PowerState::Stopped | PowerState::Crashed => {}
+            PowerState::Running | PowerState::Paused if has_another_encrypted(vm, found) => {}
+            PowerState::Running | PowerState::Paused => {
+                let why = format!(
+                    "its own volumes are encrypted or decrypted together with {disk}, which is done while it is off"
+                );
+                return Err(state(vm, power, &why).next(stop_it(vm)));
+            }
             PowerState::Suspended => return Err(suspended(vm, "its memory fits it as it is")),
-            PowerState::Running
-            | PowerState::Paused
-            | PowerState::Starting
+            PowerState::Starting
             | PowerState::Stopping
             | PowerState::KeyUnavailable
             | PowerState::Unknown => {
-                return Err(state(vm, power, "a disk is encrypted or decrypted while its VM is off")
-                    .next(stop_it(vm)));
+                let why = "a disk is encrypted or decrypted while its VM is off or runs";
+                return Err(state(vm, power, why).next(stop_it(vm)));
             }
         }
-        let found = disk_of(vm, disk)?;
         if let Some(other) = vm.hardware.half_clear().filter(|other| other.name != found.name) {
             return Err(half_clear(vm, other));
         }
@@ -416,6 +423,18 @@ impl Control {
     }
 }
 
+/// Has a VM that is off stay so until the disk is whole.
+fn stays_off(vm: &mut VmRecord, power: PowerState) {
+    if !power.is_on() {
+        vm.desired = DesiredPower::Stopped;
+    }
+}
+
+/// Whether the VM has a key without this disk.
+fn has_another_encrypted(vm: &VmRecord, disk: &DiskRecord) -> bool {
+    vm.hardware.disks.iter().any(|other| other.name != disk.name && other.sealing.key().is_some())
+}
+
 /// The first key of a VM.
 enum FirstKey {
     Made(ProviderKey),
@@ -429,6 +448,7 @@ pub(super) fn refuse_of_half_clear(vm: &VmRecord, kind: TaskKind) -> Result<(), 
         kind,
         TaskKind::VmStart
             | TaskKind::VmRestart
+            | TaskKind::VmSuspend
             | TaskKind::VmConfigure
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk

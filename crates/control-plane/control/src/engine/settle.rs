@@ -112,6 +112,7 @@ impl Control {
         let rule = policy.and_then(|policy| policy.rules.restart).unwrap_or(vm.restart);
         rule == RestartPolicy::OnFailure
             && seen.reason_code() != "key_revoked"
+            && vm.hardware.half_clear().is_none()
             && self.counted(vm).len() < RESTARTS_MAX
     }
 

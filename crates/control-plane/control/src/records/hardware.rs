@@ -106,8 +106,8 @@ pub enum DiskSealing {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next: Option<ProviderKey>,
     },
-    /// Being encrypted or decrypted: its layers are clear or under this key. It is not used until
-    /// that is done.
+    /// Being encrypted or decrypted: its layers are clear or under this key. Its VM does not start
+    /// until that is done.
     HalfClear {
         /// The key's place.
         key: ProviderKey,

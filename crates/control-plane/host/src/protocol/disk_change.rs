@@ -46,9 +46,9 @@ pub enum DiskChange {
         to: HeldVolume,
     },
     /// Completes the encryption or decryption of a half-clear disk
-    /// ([`DiskKey::HalfClear`]) of a VM that is off, with its snapshots; with the only key, that of
-    /// the VM's own volumes, too. After a failure or a kill the disk is half clear, and a repeated
-    /// request continues.
+    /// ([`DiskKey::HalfClear`]), with its snapshots; with the only key, that of the VM's own
+    /// volumes, too, for which the VM must be off. After a failure or a kill the disk is half
+    /// clear, and a repeated request continues.
     Seal {
         /// The disk.
         disk: DiskName,
@@ -207,6 +207,8 @@ mod tests {
             ..spec.disks[0].clone()
         });
         assert!(!two.has_own_volumes_like(&name).unwrap(), "the other disk has the VM's key");
+        assert_eq!(two.own_key(), &two.disks[1].key, "the VM's own volumes are whole");
+        assert_eq!(spec.own_key(), &spec.disks[0].key, "nor are they without another disk");
         let other = ProviderKey { key: "4712".parse().unwrap(), ..key.clone() };
         two.disks[1].key = DiskKey::provider(other, None);
         assert_eq!(seal.applied_to(&two).unwrap_err().code, "disk_needed");

@@ -127,8 +127,8 @@ pub enum OperationKind {
     /// Adds, removes or grows a disk of a VM, running or off, but not suspended. Needs the VM's
     /// keys. A running guest has a minute to release a disk that is removed; then its volume is
     /// deleted. A failure can leave the change half done: a repeated request continues it, and a
-    /// partly added disk can be removed. Encrypts or decrypts a disk of a VM that is off
-    /// ([`DiskChange::Seal`]).
+    /// partly added disk can be removed. Encrypts or decrypts a disk ([`DiskChange::Seal`]): a
+    /// cancelled request leaves it half clear.
     ChangeDisk {
         /// The VM before the change.
         spec: Box<VmSpec>,

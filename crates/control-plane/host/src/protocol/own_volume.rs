@@ -107,8 +107,15 @@ impl VmSpec {
     /// The key of the VM's own volumes: that of its first encrypted disk. A VM without one was
     /// explicitly created unencrypted.
     pub fn own_key(&self) -> &DiskKey {
-        let encrypted = self.disks.iter().find(|disk| disk.key.provider_key().is_some());
-        encrypted.map_or(&DiskKey::Unencrypted, |disk| &disk.key)
+        let mut encrypted =
+            self.disks.iter().map(|disk| &disk.key).filter(|key| key.provider_key().is_some());
+        let Some(first) = encrypted.next() else { return &DiskKey::Unencrypted };
+        // While a disk is half clear, the VM's own volumes are so only if it alone has their key.
+        let is_whole = |key: &&DiskKey| match key {
+            DiskKey::Provider { key, .. } => Some(key) == first.provider_key(),
+            DiskKey::HalfClear { .. } | DiskKey::Unencrypted => false,
+        };
+        if is_whole(&first) { first } else { encrypted.find(is_whole).unwrap_or(first) }
     }
 }
 

@@ -169,7 +169,7 @@ pub enum DiskKey {
     /// Explicitly not encrypted.
     Unencrypted,
     /// Being encrypted or decrypted ([`DiskChange::Seal`](super::DiskChange::Seal)): each layer of
-    /// the volume is clear or under this key. Until that is done the disk is not used.
+    /// the volume is clear or under this key. Until that is done no VM starts with the disk.
     HalfClear {
         /// The key's place at its provider.
         key: ProviderKey,

@@ -204,7 +204,15 @@ pub fn start(
     let cdrom = spec.cdrom.as_deref().map(|image| boot_files::open(image, &hostd.config().boot_directories));
     let cdrom = cdrom.transpose().inspect_err(|_| drop(run.remove()))?.map(OwnedFd::from);
     let (spec_now, layout) = (Box::new(spec.clone()), Layout::default());
-    let task = RunTask { spec: spec_now, generation, adopt: None, layout, how, supervisor_deaths: 0 };
+    let task = RunTask {
+        spec: spec_now,
+        generation,
+        adopt: None,
+        layout,
+        how,
+        supervisor_deaths: 0,
+        changed_over: None,
+    };
     let (wire, child) = hostd.supervisor.start(&birth(hostd, &run, grants, task), cdrom.as_slice())?;
     hostd.vms.set_starting(spec, generation);
     listen(hostd, spec.id, run, Next::Listen(wire, Some(child)))
@@ -376,10 +384,10 @@ impl Listener {
     }
 
     fn adopt(&self, state: StateFile, orphan: Orphan) -> Next {
-        let StateFile { spec, layout, generation, supervisor_deaths, .. } = state;
+        let StateFile { spec, layout, generation, supervisor_deaths, changed_over, .. } = state;
         let (spec, adopt, how) = (Box::new(spec), Some(orphan), StartOptions::default());
         let supervisor_deaths = supervisor_deaths + 1;
-        let task = RunTask { spec, generation, adopt, layout, how, supervisor_deaths };
+        let task = RunTask { spec, generation, adopt, layout, how, supervisor_deaths, changed_over };
         let begun = PeerSecret::make(&self.run.secret())
             .map_err(Problem::system)
             .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, Vec::new(), task), &[]));

@@ -82,6 +82,9 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
         OperationKind::Rekey { spec, data: false } => rekey(hostd, job, *spec).await,
         OperationKind::Rekey { spec, data: true } => reencrypt(hostd, job, *spec).await,
+        OperationKind::ChangeDisk { spec, change: change @ DiskChange::Seal { .. } } => {
+            seal_disk(hostd, job, *spec, change).await
+        }
         OperationKind::ChangeDisk { spec, change } => change_disk(hostd, job, *spec, change).await,
         OperationKind::ChangeSnapshots { spec, change } => change_snapshots(hostd, job, *spec, change).await,
         OperationKind::SnapshotGroup { snapshot, members } => {
@@ -364,16 +367,52 @@ async fn reencrypt_running(
     }
 }
 
+/// Completes when a half-clear disk is encrypted or decrypted as a whole. If the VM ends meanwhile,
+/// that is continued as the job of a VM that is off.
+async fn seal_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: DiskChange) -> Outcome {
+    let mut changed = change.applied_to(&spec)?;
+    hostd.check_spec(job.vm, &changed)?;
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    let asked = match is_off(&now) {
+        true => None,
+        false => {
+            meant_for(job, &now)?;
+            let name = change.disk();
+            let disk =
+                spec.disk(name).ok_or_else(|| Problem::new("no_such_disk", format!("no disk {name}")))?;
+            let wanted = RequestKind::SealDisk { disk: Box::new(disk.clone()), known: spec.known_volumes() };
+            match reencrypt_running(hostd, job, wanted).await {
+                Err(Failure::Problem(problem))
+                    if matches!(problem.code.as_str(), "not_running" | "stopping") =>
+                {
+                    await_off(hostd, job.vm, OFF_WITHIN).await?;
+                    None
+                }
+                asked => Some(asked),
+            }
+        }
+    };
+    let volumes = match asked {
+        None => {
+            do_job(hostd, job, Task::ChangeDisk { spec: Box::new(spec.clone()), change }, Vec::new()).await
+        }
+        Some(Ok(known)) => {
+            changed.learn(&known)?;
+            blocking(move || facts(&changed)).await?.map_err(Failure::from)
+        }
+        Some(Err(failure)) => Err(failure),
+    };
+    // A partial change is recorded in the VM's directory.
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes?)))
+}
+
 /// Completes when the disk is changed, also for the guest if the VM runs.
 async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: DiskChange) -> Outcome {
     let changed = change.applied_to(&spec)?;
     hostd.check_spec(job.vm, &changed)?;
     hostd.check_boot_files(&changed)?;
-    if let DiskChange::Seal { .. } = &change {
-        off(hostd, job.vm)?;
-    }
-    let takes_no_more =
-        matches!(change, DiskChange::Bind { .. } | DiskChange::Unbind { .. } | DiskChange::Seal { .. });
+    let takes_no_more = matches!(change, DiskChange::Bind { .. } | DiskChange::Unbind { .. });
     if !takes_no_more && let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
         let wanted = changed.clone();
         blocking(move || fits::check_datastore(&used, &wanted)).await??;

@@ -3,6 +3,7 @@
 
 pub mod running;
 pub mod sealed;
+pub mod sealed_running;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -31,7 +32,7 @@ const DISK_BYTES: u64 = 64 << 20;
 const BLOCK: usize = 4096;
 
 /// A VM with an image, a snapshot, cloud-init's data, a console log and a dump.
-struct Subject {
+pub struct Subject {
     host: Host,
     site: KeySite,
     spec: VmSpec,
@@ -65,16 +66,16 @@ impl Subject {
     }
 
     fn booting(boot_sector: Vec<u8>) -> Self {
-        Self::under(|site| DiskKey::provider(site.key.clone(), None), boot_sector)
+        Self::under(|site, _| DiskKey::provider(site.key.clone(), None), boot_sector)
     }
 
-    /// A VM whose disks have this key.
-    fn under(key: impl Fn(&KeySite) -> DiskKey, boot_sector: Vec<u8>) -> Self {
+    /// A VM whose disks have these keys.
+    fn under(key: impl Fn(&KeySite, usize) -> DiskKey, boot_sector: Vec<u8>) -> Self {
         let host = Host::start();
         let site = KeySite::start(&host);
         let mut spec = host.spec("web1", 2);
-        for disk in &mut spec.disks {
-            disk.key = key(&site);
+        for (at, disk) in spec.disks.iter_mut().enumerate() {
+            disk.key = key(&site, at);
         }
         spec.disks[0].size_bytes = VolumeSize::new(DISK_BYTES).unwrap();
         spec.seed = true;

@@ -15,7 +15,7 @@ const SECTOR: usize = 512;
 
 /// A disk whose guest prints `ready`, and then, for each `w`, fills another sector with its number
 /// and echoes the `w`, or says `!` if that failed. It echoes all other input.
-fn writing_boot_sector() -> Vec<u8> {
+pub fn writing_boot_sector() -> Vec<u8> {
     let code: &[u8] = &[
         0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, 0x8e, 0xd0, // ds, es, ss = 0
         0xbc, 0x00, 0x7c, 0xfc, // sp = 7c00
@@ -38,23 +38,27 @@ fn writing_boot_sector() -> Vec<u8> {
 }
 
 /// A running VM whose guest writes.
-struct Running {
-    subject: Subject,
-    console: Console,
+pub struct Running {
+    pub subject: Subject,
+    pub console: Console,
     written: usize,
 }
 
 impl Running {
     fn new() -> Self {
-        let mut subject = Subject::booting(writing_boot_sector());
+        let subject = Subject::booting(writing_boot_sector());
         subject.copy_descriptors(&subject.site.key.clone());
+        Self::of(subject)
+    }
+
+    pub fn of(mut subject: Subject) -> Self {
         subject.start();
         let console = Self::attach(&subject);
         Self { subject, console, written: 0 }
     }
 
     /// The console from here on: what its guest said before is told again.
-    fn attach(subject: &Subject) -> Console {
+    pub fn attach(subject: &Subject) -> Console {
         until("its guest answers", || {
             let mut console = subject.host.console(&subject.spec);
             console.is_echoed(&format!("<{}>", SnapshotId::random())).then_some(console)
@@ -62,7 +66,7 @@ impl Running {
     }
 
     /// Its guest writes further sectors, each within another block.
-    fn write(&mut self, count: usize) {
+    pub fn write(&mut self, count: usize) {
         for _ in 0..count {
             self.console.say("w");
             self.console.await_text("w");
@@ -72,26 +76,26 @@ impl Running {
         }
     }
 
-    fn await_served(&self) -> strongroom_host::protocol::ObservedVm {
+    pub fn await_served(&self) -> strongroom_host::protocol::ObservedVm {
         self.subject.host.await_vm(&self.subject.spec, |vm| {
             let is_served = vm.volumes.iter().all(|volume| volume.state == VolumeState::Serving);
             vm.power == PowerState::Running && vm.qemu_pid.is_some() && is_served
         })
     }
 
-    fn now(&self) -> strongroom_host::protocol::ObservedVm {
+    pub fn now(&self) -> strongroom_host::protocol::ObservedVm {
         self.subject.host.await_vm(&self.subject.spec, |_| true)
     }
 
     /// Kills the worker of its first disk, which may just have been replaced.
-    fn kill_worker(&self) {
+    pub fn kill_worker(&self) {
         until("a worker is killed", || {
             let worker = self.now().volumes[0].worker_pid?;
             ProcessIdentity::of(worker)?.kill().ok()
         });
     }
 
-    fn disk(&self) -> PathBuf {
+    pub fn disk(&self) -> PathBuf {
         self.subject.spec.volume_path(&self.subject.spec.disks[0].name)
     }
 

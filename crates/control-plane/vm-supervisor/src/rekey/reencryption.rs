@@ -117,7 +117,7 @@ impl Rewriting<'_> {
         let options = self.options();
         let done = match self.served()? {
             Some(served) => reencrypt_served(served, &options, Throttle::default(), &stop, &mut report)
-                .inspect(|_| self.merge_new_top())
+                .inspect(|_| merge_new_top(self.path, self.least_generation))
                 .map_err(|error| self.problem_of_served(error)),
             None => {
                 reencrypt(self.path, &options, &stop, &mut report).map_err(|error| self.problem_of(error))
@@ -135,20 +135,6 @@ impl Rewriting<'_> {
                 }
                 Err(problem)
             }
-        }
-    }
-
-    /// Has the top that the job has put on a served volume merged with the layer below, in the
-    /// background: otherwise each job would leave one layer more.
-    fn merge_new_top(&self) {
-        let act = MergeAct::Start { throttle: Throttle::default() };
-        let request = Request::Merge { act, least_generation: self.least_generation };
-        let asked = Client::connect_to(self.path, Peer::ThisProcess)
-            .and_then(|client| client.map(|client| client.ask(request, ANSWER_WITHIN)).transpose());
-        match asked {
-            Ok(None | Some(Answer::Merging(_) | Answer::NothingToMerge)) => {}
-            Ok(Some(other)) => tracing::warn!("{} keeps a layer more: {other:?}", self.path.display()),
-            Err(error) => tracing::warn!("{} keeps a layer more: {error}", self.path.display()),
         }
     }
 
@@ -187,6 +173,21 @@ impl Rewriting<'_> {
 
     fn problem_of(&self, error: MergeError) -> Problem {
         not_rewritten(self.path, error)
+    }
+}
+
+/// Has the top that a job has put on a served volume merged with the layer below, in the
+/// background: otherwise each job would leave one layer more.
+pub fn merge_new_top(path: &Path, least_generation: u64) {
+    let act = MergeAct::Start { throttle: Throttle::default() };
+    let asked = Client::connect_to(path, Peer::ThisProcess).and_then(|client| {
+        let request = Request::Merge { act, least_generation };
+        client.map(|client| client.ask(request, ANSWER_WITHIN)).transpose()
+    });
+    match asked {
+        Ok(None | Some(Answer::Merging(_) | Answer::NothingToMerge)) => {}
+        Ok(Some(other)) => tracing::warn!("{} keeps a layer more: {other:?}", path.display()),
+        Err(error) => tracing::warn!("{} keeps a layer more: {error}", path.display()),
     }
 }
 

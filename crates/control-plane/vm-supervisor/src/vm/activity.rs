@@ -6,6 +6,7 @@ use strongroom_host::protocol::Problem;
 use super::disks::Changing;
 use super::dump::DumpUnderWay;
 use super::rekey::Rekeying;
+use super::seal::SealingDisk;
 use super::snapshots::ChangingSnapshots;
 use super::suspend::Suspension;
 
@@ -24,6 +25,8 @@ pub(super) enum Activity {
     Dump(DumpUnderWay),
     /// A disk is added, removed or grown.
     DiskChange(Changing),
+    /// A disk is encrypted or decrypted.
+    SealDisk(SealingDisk),
     /// A snapshot is made or deleted.
     SnapshotChange(ChangingSnapshots),
 }
@@ -43,6 +46,10 @@ impl Activity {
             Self::SnapshotChange(_) => Some(wait("a snapshot of the VM is being made or deleted".to_owned())),
             Self::DiskChange(changing) => {
                 Some(wait(format!("{} of the VM is being changed", changing.disk())))
+            }
+            Self::SealDisk(sealing) => {
+                let problem = wait(format!("{} of the VM is being encrypted or decrypted", sealing.disk()));
+                Some(problem.with_next_step("wait for that, or cancel it (`strongroom task list`)"))
             }
         }
     }
@@ -69,7 +76,7 @@ impl Activity {
         match self {
             Self::Suspension(_) | Self::Dump(_) => true,
             Self::SnapshotChange(changing) => changing.is_saving_memory(),
-            Self::Idle | Self::Rekey(_) | Self::DiskChange(_) => false,
+            Self::Idle | Self::Rekey(_) | Self::DiskChange(_) | Self::SealDisk(_) => false,
         }
     }
 
@@ -95,6 +102,10 @@ impl Activity {
 
     pub(super) fn rekey_mut(&mut self) -> Option<&mut Rekeying> {
         if let Self::Rekey(rekeying) = self { Some(rekeying) } else { None }
+    }
+
+    pub(super) fn sealing_mut(&mut self) -> Option<&mut SealingDisk> {
+        if let Self::SealDisk(sealing) = self { Some(sealing) } else { None }
     }
 
     pub(super) fn snapshot_change(&self) -> Option<&ChangingSnapshots> {
@@ -137,6 +148,14 @@ impl Activity {
         }
     }
 
+    /// Ends the encryption or decryption of a disk, if one is in progress.
+    pub(super) fn end_sealing(&mut self) -> Option<SealingDisk> {
+        match std::mem::take(self) {
+            Self::SealDisk(sealing) => Some(sealing),
+            other => self.keep(other),
+        }
+    }
+
     /// Ends the change of snapshots, if one is in progress.
     pub(super) fn end_snapshot_change(&mut self) -> Option<ChangingSnapshots> {
         match std::mem::take(self) {
@@ -156,7 +175,7 @@ impl Activity {
 mod tests {
     use std::sync::Arc;
 
-    use strongroom_host::protocol::{DiskChange, OperationId, SnapshotChange};
+    use strongroom_host::protocol::{DiskChange, DiskName, OperationId, SnapshotChange};
     use strongroom_host::wire::Wire;
     use strongroom_types::SnapshotId;
 
@@ -168,8 +187,9 @@ mod tests {
     }
 
     /// One activity of each kind, with the code with which it refuses others.
-    fn each() -> [(Activity, &'static str); 5] {
-        let disk = "disk1".parse().unwrap();
+    fn each() -> [(Activity, &'static str); 6] {
+        let disk: DiskName = "disk1".parse().unwrap();
+        let sealed = disk.clone();
         let snapshots = SnapshotChange::Delete { snapshot: SnapshotId::random() };
         [
             (Activity::Suspension(Suspension::for_tests(asked_by())), "suspending"),
@@ -177,6 +197,7 @@ mod tests {
             (Activity::Dump(DumpUnderWay::for_tests(asked_by(), OperationId::random())), "dumping"),
             (Activity::DiskChange(Changing::for_tests(asked_by(), DiskChange::Remove { disk })), "busy"),
             (Activity::SnapshotChange(ChangingSnapshots::for_tests(asked_by(), snapshots)), "busy"),
+            (Activity::SealDisk(SealingDisk::for_tests(asked_by(), sealed)), "busy"),
         ]
     }
 
@@ -196,7 +217,7 @@ mod tests {
     fn the_guest_is_reached_unless_its_memory_is_being_sealed() {
         Activity::Idle.allow_use_of_guest().unwrap();
         let reached = each().map(|(activity, _)| activity.allow_use_of_guest().is_ok());
-        assert_eq!(reached, [false, true, false, true, true]);
+        assert_eq!(reached, [false, true, false, true, true, true]);
     }
 
     #[test]
@@ -207,9 +228,10 @@ mod tests {
                 1 => activity.end_rekey().is_some(),
                 2 => activity.end_dump().is_some(),
                 3 => activity.end_disk_change().is_some(),
+                5 => activity.end_sealing().is_some(),
                 _ => activity.end_snapshot_change().is_some(),
             };
-            for other in (0..5).filter(|other| *other != at) {
+            for other in (0..6).filter(|other| *other != at) {
                 assert!(!ended(&mut activity, other));
                 assert_eq!(activity.allow_another().unwrap_err().code, code);
             }

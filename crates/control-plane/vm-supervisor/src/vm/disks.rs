@@ -25,6 +25,7 @@ use super::{Event, Vm, Volume};
 use crate::door::Connection;
 use crate::keys::VmKeys;
 use crate::machine::{Machine, attachment};
+use crate::seal::running::SealStep;
 use crate::starter::Starter;
 use crate::volumes::{ServedVolume, VolumeHost, VolumeNews};
 use crate::{disks, observe, swap};
@@ -77,6 +78,8 @@ pub enum DiskStep {
         /// The disk.
         disk: DiskName,
     },
+    /// The disk is being encrypted or decrypted.
+    Seal(SealStep),
     /// The disk has a new size.
     Resized {
         /// The disk.
@@ -152,7 +155,7 @@ impl Vm {
                 let problem = Problem::new("running", format!("{name} of VM {} {why}", spec.name));
                 Err(problem.with_next_step("stop the VM first"))
             }
-            DiskChange::Seal { disk } => Err(not_while_it_runs(spec, disk)),
+            DiskChange::Seal { disk } => Err(asked_otherwise(spec, disk)),
             _ => Ok(()),
         }
     }
@@ -199,6 +202,26 @@ impl Vm {
                     }
                 }
             }
+            DiskStep::Seal(SealStep::HalfClear { disk }) => {
+                let known = spec.disks.iter_mut().find(|known| known.name == disk.name);
+                let before = self.state.changed_over.clone();
+                if let Some(known) = known {
+                    if known.key != disk.key {
+                        self.state.changed_over = None;
+                    }
+                    (known.key, known.integrity) = (disk.key, disk.integrity);
+                }
+                let told = self.become_configured(&spec, layout);
+                if told.is_err() {
+                    self.state.changed_over = before;
+                }
+                told
+            }
+            DiskStep::Seal(SealStep::ChangedOver { disk, generation }) => {
+                spec.raise_generation(&disk, generation);
+                self.state.changed_over = Some(disk);
+                self.become_configured(&spec, layout)
+            }
             DiskStep::Resized { disk, size_bytes, generation } => {
                 spec.disks
                     .iter_mut()
@@ -242,8 +265,9 @@ impl Vm {
     }
 }
 
-/// The problem of a disk that is encrypted or decrypted while its VM is off.
-fn not_while_it_runs(spec: &VmSpec, disk: &DiskName) -> Problem {
+/// The problem of a request of a former hostd, which has a disk encrypted or decrypted only while
+/// its VM is off.
+fn asked_otherwise(spec: &VmSpec, disk: &DiskName) -> Problem {
     let message = format!("{disk} of VM {} is encrypted or decrypted only while the VM is off", spec.name);
     Problem::new("running", message).with_next_step("stop the VM first")
 }
@@ -277,7 +301,7 @@ impl Work {
                 self.detach(disk)?;
                 disks::unbind(&self.keys, spec, disk)
             }
-            DiskChange::Seal { disk } => Err(not_while_it_runs(spec, disk)),
+            DiskChange::Seal { disk } => Err(asked_otherwise(spec, disk)),
             DiskChange::Resize { disk, size_bytes } => {
                 let found =
                     spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", format!("no disk {disk}")))?;
@@ -321,7 +345,9 @@ impl Work {
     }
 
     fn serve(&self, disk: &Disk, place: &Place) -> Result<ServedVolume, Problem> {
-        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run };
+        // A disk that is added is whole.
+        let changed_over = None;
+        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run, changed_over };
         let supervisor = host.serve(&self.task.spec, disk, place.socket).map_err(|error| error.problem())?;
         let (events, socket) = (self.events.clone(), place.socket);
         let tell = move |news: VolumeNews| drop(events.send(Event::Volume(socket, news)));
@@ -365,13 +391,18 @@ impl Work {
     }
 
     fn tell(&self, step: DiskStep) -> Result<(), Problem> {
-        let (done, answer) = sync_channel(1);
-        self.events.send(Event::Disk(step, done)).map_err(|_| ending())?;
-        answer.recv().map_err(|_| ending())?
+        record(&self.events, step)
     }
 }
 
-fn ending() -> Problem {
+/// Has the VM's own thread record a step.
+pub(super) fn record(events: &Sender<Event>, step: DiskStep) -> Result<(), Problem> {
+    let (done, answer) = sync_channel(1);
+    events.send(Event::Disk(step, done)).map_err(|_| ending())?;
+    answer.recv().map_err(|_| ending())?
+}
+
+pub(super) fn ending() -> Problem {
     Problem::new("stopping", "the VM is stopping")
 }
 

@@ -152,8 +152,11 @@ impl Vm {
         }
         for disk in served(spec) {
             let volume = self.volumes.iter_mut().find(|volume| volume.observed.disk == disk.name);
-            if let (Some(volume), DiskKey::Provider { kek, .. }) = (volume, disk.key) {
-                volume.observed.kek = kek;
+            let Some(volume) = volume else { continue };
+            match disk.key {
+                DiskKey::Provider { kek, .. } => volume.observed.kek = kek,
+                DiskKey::Unencrypted => volume.observed.kek = None,
+                DiskKey::HalfClear { .. } => {}
             }
         }
         *self.task.spec = spec.clone();

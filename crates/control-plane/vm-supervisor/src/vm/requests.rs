@@ -30,6 +30,7 @@ impl Vm {
             RequestKind::ChangeDisk { change, known } => {
                 (self.change_disk(connection, id, change, &known), true)
             }
+            RequestKind::SealDisk { disk, known } => (self.seal_disk(connection, id, &disk, &known), true),
             RequestKind::ChangeSnapshots { change, known } => {
                 (self.change_snapshots(connection, id, change, &known), true)
             }
@@ -58,6 +59,7 @@ impl Vm {
             | RequestKind::Rekey { .. }
             | RequestKind::Reencrypt { .. }
             | RequestKind::ChangeDisk { .. }
+            | RequestKind::SealDisk { .. }
             | RequestKind::ChangeSnapshots { .. }
             | RequestKind::SnapshotGroup { .. }
             | RequestKind::Dump { .. }
@@ -68,6 +70,7 @@ impl Vm {
             }
             RequestKind::AbandonReencryption => {
                 self.abandon_reencryption();
+                self.abandon_sealing();
                 Ok(())
             }
             RequestKind::AbandonDump => {

@@ -35,6 +35,8 @@ impl Vm {
     pub(super) fn suspend(&mut self, asked_by: &Connection, request: u64) -> Result<(), Problem> {
         let machine = self.machine()?;
         self.activity.allow_another()?;
+        // It would not start again before the disk is whole, which it cannot become then.
+        self.task.spec.check_whole()?;
         self.check_memory_can_be_saved()?;
         self.check_volumes()?;
         let abandoned = Arc::new(AtomicBool::new(false));

@@ -1,9 +1,11 @@
 //! Rewrites all layers of a volume under other keys: of one that nobody serves, and, in [`served`],
-//! of one that another process serves.
+//! of one that another process serves. [`change_over`] begins that of a volume that is about to be
+//! served.
 //!
 //! `datastore/file/reencrypt` has the order of what is written. A layer is rewritten as a merge
 //! moves it: [`Copying`] reads what it has and hides, and writes that into the new one.
 
+mod change_over;
 mod served;
 
 use std::path::Path;
@@ -19,7 +21,8 @@ use crate::layers::MergeStages;
 use crate::merge::{Copying, MergeError, UNSERVED, copy_all, merge_next};
 use crate::transfer::{Progress, TransferError};
 
-pub use self::served::{ServedError, ServedVolume, cancel_served, reencrypt_served};
+pub use self::change_over::change_over;
+pub use self::served::{ServedError, ServedVolume, begin_served, cancel_served, reencrypt_served};
 
 /// How far a re-encryption is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -61,6 +61,22 @@ pub struct ServedVolume<'a> {
     pub supervisor: Peer,
 }
 
+/// Begins to re-encrypt a volume that is served: from then on, what is written to it is as the
+/// options say. A volume that is being re-encrypted so stays as it is. Returns the generation of
+/// its descriptor. It stops when `stop` is set.
+///
+/// # Errors
+/// As [`reencrypt_served`].
+pub fn begin_served(
+    served: ServedVolume<'_>,
+    options: &ReencryptOptions<'_>,
+    stop: &AtomicBool,
+    report: &mut dyn FnMut(ReencryptProgress),
+) -> Result<u64, ServedError> {
+    let mut patience = Patience::before(served.path, stop, report)?;
+    Ok(served.begin_patiently(options, &mut patience)?.generation)
+}
+
 /// Re-encrypts a volume that is served, or goes on with that. It stops when `stop` is set.
 ///
 /// If `from` and `to` of the options are different KEKs, the supervisor gets the new one, which it
@@ -77,17 +93,14 @@ pub fn reencrypt_served(
     report: &mut dyn FnMut(ReencryptProgress),
 ) -> Result<Reencrypted, ServedError> {
     let path = served.path;
-    let LeftToReencrypt { layers: left_layers, bytes: left_bytes } = whole_to_reencrypt(path)?;
-    let mut patience =
-        Patience::new(path, stop, ReencryptProgress { done_bytes: 0, left_bytes, left_layers }, report);
+    let mut patience = Patience::before(path, stop, report)?;
     let mut options = *options;
     loop {
-        if let Some(begun) = patience.on(served.begin(&options))? {
-            // An older descriptor would name layers whose content is out of date.
-            options.least_generation = options.least_generation.max(begun.generation);
-            if begun.is_ready {
-                break;
-            }
+        let begun = served.begin_patiently(&options, &mut patience)?;
+        // An older descriptor would name layers whose content is out of date.
+        options.least_generation = options.least_generation.max(begun.generation);
+        if begun.is_ready {
+            break;
         }
         patience.pause()?;
     }
@@ -159,6 +172,20 @@ struct Step {
 }
 
 impl ServedVolume<'_> {
+    /// Begins, after other changes of the volume.
+    fn begin_patiently(
+        &self,
+        options: &ReencryptOptions<'_>,
+        patience: &mut Patience<'_>,
+    ) -> Result<Step, ServedError> {
+        loop {
+            if let Some(begun) = patience.on(self.begin(options))? {
+                return Ok(begun);
+            }
+            patience.pause()?;
+        }
+    }
+
     fn begin(&self, options: &ReencryptOptions<'_>) -> Result<Step, ServedError> {
         let ReencryptOptions { tags, least_generation, .. } = *options;
         // A supervisor of a former release knows these two alone.
@@ -275,6 +302,16 @@ impl<'a> Patience<'a> {
     ) -> Self {
         let reason = "its layers are being changed".to_owned();
         Self { path, stop, told, report, until: Instant::now() + PATIENCE, reason }
+    }
+
+    /// For a job that has rewritten nothing yet.
+    fn before(
+        path: &'a Path,
+        stop: &'a AtomicBool,
+        report: &'a mut dyn FnMut(ReencryptProgress),
+    ) -> Result<Self, DatastoreError> {
+        let LeftToReencrypt { layers: left_layers, bytes: left_bytes } = whole_to_reencrypt(path)?;
+        Ok(Self::new(path, stop, ReencryptProgress { done_bytes: 0, left_bytes, left_layers }, report))
     }
 
     fn tell(&mut self, progress: ReencryptProgress) {

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use strongroom_datastore::file::Protection;
 use strongroom_keys::{
     Kek, KekSource, KeyError, LeaseState, LeaseStatus, Leases, OnRevocation, ProviderKey, RevokedHow,
@@ -29,8 +30,52 @@ pub enum VolumeSeal {
 enum Decides {
     /// Its owner, by commands on the volume.
     Owner,
-    /// The configuration of the VM that it belongs to.
+    /// The configuration of the VM that it belongs to, through [`ServedSeal::allow`].
     Configuration,
+}
+
+/// What a volume of a VM may become while it is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SealChange {
+    /// Encrypted, under this KEK.
+    Encrypted(KekId),
+    /// Not encrypted.
+    Clear,
+}
+
+/// The seal of a served volume, shared by its supervisor and that of its VM, which are threads of
+/// one process. No command on the volume can allow a change.
+#[derive(Clone, Debug)]
+pub struct ServedSeal(Arc<Mutex<SealState>>);
+
+#[derive(Debug)]
+struct SealState {
+    now: VolumeSeal,
+    allowed: Option<SealChange>,
+}
+
+impl ServedSeal {
+    fn new(now: VolumeSeal) -> Self {
+        Self(Arc::new(Mutex::new(SealState { now, allowed: None })))
+    }
+
+    /// Which of the volume's layers are sealed.
+    pub fn now(&self) -> VolumeSeal {
+        self.0.lock().now
+    }
+
+    /// Allows one change, or with `None` no change, to a volume that belongs to a VM.
+    pub fn allow(&self, change: Option<SealChange>) {
+        self.0.lock().allowed = change;
+    }
+
+    fn becomes(&self, seal: VolumeSeal) {
+        self.0.lock().now = seal;
+    }
+
+    fn allows(&self, change: SealChange) -> bool {
+        self.0.lock().allowed == Some(change)
+    }
 }
 
 /// The KEK of an exposed volume. A provider's KEK is held under a lease, and may not be available
@@ -40,7 +85,7 @@ pub struct VolumeKek {
     place: Place,
     /// The KEK of new DEKs, while data keys are renewed under another one.
     next: Option<Place>,
-    seal: VolumeSeal,
+    seal: ServedSeal,
     decides: Decides,
     leases: Arc<dyn Leases>,
 }
@@ -74,19 +119,19 @@ impl VolumeKek {
                 KekSource::Passphrase(_) | KekSource::KeyFile {} => Place::Kept(Arc::new(kek)),
             },
         };
-        let seal = if is_clear { VolumeSeal::Clear } else { VolumeSeal::Sealed };
+        let seal = ServedSeal::new(if is_clear { VolumeSeal::Clear } else { VolumeSeal::Sealed });
         Ok(Self { place, next: None, seal, decides: Decides::Owner, leases })
     }
 
     /// A provider's key of this id that is already held under a lease, for a volume of a VM.
     pub fn leased(key: ProviderKey, id: KekId, leases: Arc<dyn Leases>) -> Self {
-        let (seal, decides) = (VolumeSeal::Sealed, Decides::Configuration);
+        let (seal, decides) = (ServedSeal::new(VolumeSeal::Sealed), Decides::Configuration);
         Self { place: Place::Leased { key, id }, next: None, seal, decides, leases }
     }
 
     /// No key, for a volume that a VM's configuration says is clear.
     pub fn none_of_a_vm(leases: Arc<dyn Leases>) -> Self {
-        let (seal, decides) = (VolumeSeal::Clear, Decides::Configuration);
+        let (seal, decides) = (ServedSeal::new(VolumeSeal::Clear), Decides::Configuration);
         Self { place: Place::Nowhere, next: None, seal, decides, leases }
     }
 
@@ -100,7 +145,8 @@ impl VolumeKek {
     /// The same for a volume whose encryption or decryption is not finished.
     #[must_use]
     pub fn unfinished(self, seal: VolumeSeal) -> Self {
-        Self { seal, ..self }
+        self.seal.becomes(seal);
+        self
     }
 
     /// Adds the provider's key of new DEKs, of a volume whose data keys are being renewed. It is
@@ -112,12 +158,20 @@ impl VolumeKek {
 
     /// Which of the volume's layers are sealed.
     pub(super) fn seal(&self) -> VolumeSeal {
-        self.seal
+        self.seal.now()
     }
 
-    /// Whether commands on the volume may encrypt or decrypt it.
-    pub(super) fn may_change_seal(&self) -> bool {
-        self.decides == Decides::Owner
+    /// The same, for the supervisor of the VM that the volume belongs to.
+    pub(super) fn served_seal(&self) -> &ServedSeal {
+        &self.seal
+    }
+
+    /// Whether a request may encrypt or decrypt the volume.
+    pub(super) fn may_change_seal(&self, change: SealChange) -> bool {
+        match self.decides {
+            Decides::Owner => true,
+            Decides::Configuration => self.seal.allows(change),
+        }
     }
 
     /// Begins to encrypt the volume under this KEK, or the one that it has.
@@ -125,17 +179,17 @@ impl VolumeKek {
         if !self.is(kek.id()) {
             self.place = self.take(kek);
         }
-        self.seal = VolumeSeal::Encrypting;
+        self.seal.becomes(VolumeSeal::Encrypting);
     }
 
     /// Begins to decrypt the volume.
     pub(super) fn begin_decrypting(&mut self) {
-        self.seal = VolumeSeal::Decrypting;
+        self.seal.becomes(VolumeSeal::Decrypting);
     }
 
     /// Goes back to what the volume was before it was to be encrypted or decrypted.
     pub(super) fn end_as(&mut self, seal: VolumeSeal) {
-        self.seal = seal;
+        self.seal.becomes(seal);
         if seal == VolumeSeal::Clear {
             self.settle_in(Place::Nowhere);
         }
@@ -147,7 +201,7 @@ impl VolumeKek {
     /// [`KeyError::Unavailable`] if the key is not held now.
     pub(super) fn now(&self) -> Result<KekInUse, KeyError> {
         let next = self.next.as_ref().map(|next| self.kek_at(next)).transpose()?.flatten();
-        Ok(KekInUse { kek: self.kek_at(&self.place)?, next, seal: self.seal })
+        Ok(KekInUse { kek: self.kek_at(&self.place)?, next, seal: self.seal() })
     }
 
     fn kek_at(&self, place: &Place) -> Result<Option<Arc<Kek>>, KeyError> {

@@ -59,7 +59,7 @@ use crate::control::{Answer, Request, Status};
 
 pub(crate) use self::child::timespec;
 pub use self::child::{Birthright, End};
-pub use self::kek::{VolumeKek, VolumeSeal};
+pub use self::kek::{SealChange, ServedSeal, VolumeKek, VolumeSeal};
 pub use self::memory::MemoryExposure;
 pub use self::program::Program;
 pub use self::quarters::Quarters;
@@ -233,6 +233,11 @@ impl Supervisor {
     /// there was no memory for it.
     pub fn page(&self) -> Option<Arc<Page>> {
         self.page.clone()
+    }
+
+    /// The volume's seal, for the supervisor of the VM that it belongs to.
+    pub fn seal(&self) -> ServedSeal {
+        self.exposure.kek.served_seal().clone()
     }
 
     /// Where clients connect.

@@ -16,7 +16,8 @@
 //!
 //! A volume that is encrypted or decrypted has clear and sealed layers meanwhile. Which ones is in
 //! the descriptor, under the KEK; that there may be any, and of which sort writes are, is what a
-//! person asked of this process ([`VolumeSeal`]), and never read from the datastore.
+//! person asked of this process ([`VolumeSeal`]), and never read from the datastore. For a volume
+//! of a VM, the VM's supervisor in the same process allows one change at a time ([`SealChange`]).
 //!
 //! Clients wait at `begin`, and at each `replace` of a layer that belongs to the present content,
 //! as they do for a snapshot. Both layers have the same content, so it does not matter which of
@@ -30,7 +31,7 @@ use strongroom_datastore::file::{DatastoreError, Descriptor, LayerRecord, NewTag
 use strongroom_keys::KeyError;
 use strongroom_types::{KekId, LayerId};
 
-use super::kek::{VolumeKek, VolumeSeal};
+use super::kek::{SealChange, VolumeKek, VolumeSeal};
 use super::merge::Failure;
 use super::restart::Outage;
 use super::rewrap::handed_over;
@@ -113,7 +114,7 @@ impl Supervisor {
                 return Err(Refusal::of(&DatastoreError::Reencrypting { path }));
             }
         }
-        self.refuse_if_configured()?;
+        self.refuse_if_configured(SealChange::Encrypted(id))?;
         let kek = handed_over(to, pipe).map_err(|error| self.refused_key(error))?;
         self.change_seal(tags, |own| own.begin_encrypting(kek))?;
         tracing::info!("the volume is encrypted from now on, under KEK {id}; what it has is rewritten");
@@ -134,15 +135,15 @@ impl Supervisor {
                 return Err(Refusal::of(&DatastoreError::NotEncrypted { path }));
             }
         }
-        self.refuse_if_configured()?;
+        self.refuse_if_configured(SealChange::Clear)?;
         self.change_seal(NewTags::None, VolumeKek::begin_decrypting)?;
         tracing::warn!("what is written to the volume is NOT encrypted from now on: it is being decrypted");
         Ok(self.readiness())
     }
 
     /// A VM would not start with a volume that is not as its configuration says.
-    fn refuse_if_configured(&self) -> Result<(), Refusal> {
-        if self.exposure.kek.may_change_seal() {
+    fn refuse_if_configured(&self, change: SealChange) -> Result<(), Refusal> {
+        if self.exposure.kek.may_change_seal(change) {
             return Ok(());
         }
         let reason = "it belongs to a VM, whose configuration says whether it is encrypted";

@@ -42,6 +42,7 @@ use super::restart::Outage;
 use super::{Exposure, Phase, Supervisor, microseconds, refuse};
 use crate::condition::Completion;
 use crate::control::{Answer, FREEZE_LEASE_MAX, SNAPSHOT_WITHIN};
+use crate::layers::top_log_bytes;
 
 /// How long the layer below a new top is left alone after the change: meanwhile the other volumes
 /// of the snapshot change over, whose clients wait.
@@ -558,11 +559,6 @@ impl Supervisor {
 /// Whether the top lies on this layer.
 fn is_below_top(descriptor: &Descriptor, layer: LayerId) -> bool {
     descriptor.layer(descriptor.top).and_then(|top| top.parent) == Some(layer)
-}
-
-/// Bytes of the log of a volume's top; a new top gets as many.
-fn top_log_bytes(descriptor: &Descriptor) -> Option<u64> {
-    descriptor.layer(descriptor.top).and_then(|layer| layer.log).map(|log| log.bytes)
 }
 
 /// The reason why a snapshot was refused.

@@ -51,8 +51,9 @@ pub async fn vm_resize_disk(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Encrypts a disk of a VM that is off, with its snapshots, under the VM's key. A VM without a key
-/// gets one, and its own volumes are encrypted, too. A cancelled task decrypts the disk again.
+/// Encrypts a disk of a VM, off or running, with its snapshots, under the VM's key. A VM without a
+/// key, which must be off, gets one, and its own volumes are encrypted, too. A cancelled task
+/// decrypts the disk again.
 #[utoipa::path(post, path = "/v1/vms/{vm}/disks/{disk}/encrypt", operation_id = "vm_encrypt_disk", tag = "vm",
     params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
     request_body = Option<EncryptDisk>,
@@ -67,9 +68,9 @@ pub async fn vm_encrypt_disk(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Decrypts a disk of a VM that is off, with its snapshots. With the last encrypted disk, the VM's
-/// own volumes are decrypted, too, and its key is deactivated. A cancelled task encrypts the disk
-/// again.
+/// Decrypts a disk of a VM, off or running, with its snapshots. With the last encrypted disk of a
+/// VM, which must be off, its own volumes are decrypted, too, and its key is deactivated. A
+/// cancelled task encrypts the disk again.
 #[utoipa::path(post, path = "/v1/vms/{vm}/disks/{disk}/decrypt", operation_id = "vm_decrypt_disk", tag = "vm",
     params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
     request_body = Option<PowerOptions>,
