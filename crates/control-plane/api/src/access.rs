@@ -360,6 +360,8 @@ pub enum AccessKind {
     Changed,
     /// The access log or the list of rights was read.
     Read,
+    /// The oldest entries of the access log were removed.
+    Removed,
     /// A kind that this version of the program does not know.
     #[serde(other)]
     Unknown,
@@ -368,8 +370,12 @@ pub enum AccessKind {
 /// An entry of the access log. It is durable before what it reports is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AccessEntry {
-    /// Its number. Numbers increase.
+    /// Its number: one more than that of the entry before it.
     pub id: u64,
+    /// SHA-256 of the entry before it as the control plane keeps it, in hexadecimal. Absent in
+    /// entries of releases whose log had no chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<String>,
     /// When, in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// What it is about.
@@ -384,6 +390,77 @@ pub struct AccessEntry {
     /// How many of the same kind came within the minute of this one, if more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
+}
+
+/// A page of the access log. Reading verifies the chain of the entries that are read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccessLogPage {
+    /// The entries, oldest first.
+    pub items: Vec<AccessEntry>,
+    /// The number of entries that match the query, over all pages.
+    pub total: u64,
+    /// The number to read on after; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Where the chain is broken among the entries that were read for this page.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breaks: Vec<ChainBreak>,
+}
+
+/// A place at which the chain of the access log is broken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChainBreak {
+    /// The number of the entry that does not continue the chain, or that is missing.
+    pub id: u64,
+    /// What is wrong there, in one sentence for people.
+    pub reason: String,
+}
+
+/// The position of the access log. One that is kept elsewhere detects later that the log was
+/// cut or rewritten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AccessLogHead {
+    /// The number of the last entry.
+    pub id: u64,
+    /// SHA-256 of that entry as the control plane keeps it, in hexadecimal.
+    #[schema(min_length = 64, max_length = 64, pattern = "^[0-9a-f]{64}$")]
+    pub hash: String,
+}
+
+/// A request to verify the access log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VerifyAccessLog {
+    /// Heads that were kept elsewhere, which the log has to agree with.
+    #[schema(max_items = 64)]
+    #[serde(default)]
+    pub heads: Vec<AccessLogHead>,
+}
+
+/// The outcome of a verification of the access log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccessLogReport {
+    /// Whether the chain is intact and every kept head agrees.
+    pub whole: bool,
+    /// The number of the first entry that is still there.
+    pub first_id: u64,
+    /// The position that the log states of itself.
+    pub head: AccessLogHead,
+    /// The number of entries.
+    pub entries: u64,
+    /// How many of them have no place in the chain: entries of releases whose log had none.
+    pub unchained: u64,
+    /// How many of the given heads are of entries that are still there, and agree.
+    pub kept_heads_met: u64,
+    /// How many of the given heads are of entries that were removed.
+    pub kept_heads_before: u64,
+    /// The first places at which the chain is broken, at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breaks: Vec<ChainBreak>,
+    /// The last position that is on the key server's audit log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anchored: Option<AccessLogHead>,
 }
 
 /// Selects entries of the access log, oldest first.

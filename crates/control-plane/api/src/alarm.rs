@@ -67,6 +67,8 @@ pub enum AlarmKind {
     Orphan,
     /// The inventory has a VM that its host cannot find.
     VmMissing,
+    /// The chain of the access log is broken: entries were changed, removed or added.
+    AccessLogBroken,
     /// A kind that this version of the program does not know.
     #[serde(other)]
     Unknown,
@@ -96,6 +98,7 @@ impl AlarmKind {
             Self::DataKeysOverdue => "data_keys_overdue",
             Self::Orphan => "orphan",
             Self::VmMissing => "vm_missing",
+            Self::AccessLogBroken => "access_log_broken",
             Self::Unknown => "unknown",
         }
     }

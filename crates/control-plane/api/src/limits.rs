@@ -80,3 +80,6 @@ pub const VOLUME_CHANGES_MAX: usize = 64;
 /// The longest reference to an object, in characters: a VM's name or id, and that of one of its
 /// disks.
 pub const REFERENCE_CHARACTERS_MAX: usize = 128;
+
+/// Most kept heads of the access log in one verification.
+pub const ACCESS_LOG_HEADS_MAX: usize = 64;

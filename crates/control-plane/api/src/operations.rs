@@ -239,6 +239,8 @@ pub const OPERATIONS: &[Operation] = {
         op("access_review", Get, "/v1/access", None, AUDIT),
         op("access_explain", Post, "/v1/access/explanations", None, AUDIT),
         op("access_log", Get, "/v1/access/log", None, AUDIT),
+        op("access_log_head", Get, "/v1/access/log/head", None, AUDIT),
+        op("access_log_verify", Post, "/v1/access/log/verifications", None, AUDIT),
         op("openapi", Get, "/openapi.json", None, Guard::Everyone),
         op("healthz", Get, "/healthz", None, Guard::Everyone),
         op("readyz", Get, "/readyz", None, Guard::Everyone),

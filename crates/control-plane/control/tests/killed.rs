@@ -219,6 +219,8 @@ fn with_datastore(site: &Site) {
 
 /// The invariants whenever everything is at rest.
 fn check(site: &Site, control: &Control) {
+    let log = control.look_at_access_log(&[]).unwrap();
+    assert!(log.whole, "{log:?}");
     let index = control.inventory.read();
     assert_eq!(index.open_tasks_count(), 0);
     let inside = site.host.lock();

@@ -194,6 +194,7 @@ impl Caller {
     pub(super) fn entry_of(&self, kind: AccessKind, message: impl Into<String>) -> AccessEntry {
         AccessEntry {
             id: 0,
+            previous: None,
             at_unix_ms: 0,
             kind,
             by: self.name.clone(),
