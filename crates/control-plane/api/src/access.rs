@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::name::Name;
-use crate::object::Reference;
+use crate::object::{ObjectRef, Reference};
 use crate::privilege::{Privilege, PrivilegeSet};
 
 /// A password. It is not printed.
@@ -356,7 +356,7 @@ pub enum AccessKind {
     Refused,
     /// A ticket to a guest's data was issued.
     Ticket,
-    /// Users, roles, folders, grants, tokens or sessions were changed.
+    /// A change was made, or asked for: then `task` carries it out.
     Changed,
     /// The access log or the list of rights was read.
     Read,
@@ -385,6 +385,15 @@ pub struct AccessEntry {
     /// The address that the request came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// The operation, as in the OpenAPI document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// The object of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<ObjectRef>,
+    /// The task that carries the change out, or has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Uuid>,
     /// One sentence for people.
     pub message: String,
     /// How many of the same kind came within the minute of this one, if more than one.

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::access::AccessKind;
 use crate::guard::{Guard, Needs};
 use crate::privilege::Privilege;
 
@@ -73,8 +74,19 @@ pub struct Operation {
     pub touches: Touches,
     /// Who may call it.
     pub guard: Guard,
+    /// The kind of entry that the access log has of it once it is done; `None` for one that changes
+    /// nothing.
+    pub on_record: Option<AccessKind>,
 }
 
+impl Operation {
+    /// The same, with another kind of entry than its method has.
+    const fn with_record(self, on_record: Option<AccessKind>) -> Self {
+        Self { on_record, ..self }
+    }
+}
+
+/// An operation. One with a method that changes something is on record as a change.
 const fn op(
     id: &'static str,
     method: Method,
@@ -82,7 +94,11 @@ const fn op(
     touches: Touches,
     guard: Guard,
 ) -> Operation {
-    Operation { id, method, path, touches, guard }
+    let on_record = match method {
+        Method::Get => None,
+        Method::Post | Method::Patch | Method::Delete => Some(AccessKind::Changed),
+    };
+    Operation { id, method, path, touches, guard, on_record }
 }
 
 /// Callers with these privileges, whether the object is encrypted or not.
@@ -104,6 +120,8 @@ pub const OPERATIONS: &[Operation] = {
     const POWER: Guard = plain(&[P::Power]);
     const ROLES: Guard = plain(&[P::Roles]);
     const AUDIT: Guard = plain(&[P::Audit]);
+    const READ: Option<AccessKind> = Some(AccessKind::Read);
+    const UNRECORDED: Option<AccessKind> = Option::None;
     &[
         op("vm_list", Get, "/v1/vms", None, Guard::Callers),
         op("vm_create", Post, "/v1/vms", Ciphertext, Guard::Request),
@@ -148,7 +166,7 @@ pub const OPERATIONS: &[Operation] = {
             Ciphertext,
             plain(&[P::Snapshot]),
         ),
-        op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData, VIEW),
+        op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData, VIEW).with_record(Some(AccessKind::Ticket)),
         op("vm_add_disk", Post, "/v1/vms/{vm}/disks", Ciphertext, needs(&[P::Configure], &[P::AddDisk])),
         op(
             "vm_remove_disk",
@@ -185,7 +203,7 @@ pub const OPERATIONS: &[Operation] = {
         op("vm_stats", Get, "/v1/vms/{vm}/stats", None, VIEW),
         op("volume_list", Get, "/v1/volumes", None, Guard::Callers),
         op("volume_limits", Get, "/v1/volumes/limits", None, Guard::Callers),
-        op("volume_read", Post, "/v1/volumes/readings", Ciphertext, Guard::Entries),
+        op("volume_read", Post, "/v1/volumes/readings", Ciphertext, Guard::Entries).with_record(UNRECORDED),
         op("volume_change", Post, "/v1/volumes/changes", Ciphertext, Guard::Entries),
         op("volume_show", Get, "/v1/volumes/{volume}", None, VIEW),
         op("datastore_list", Get, "/v1/datastores", None, Guard::Callers),
@@ -214,7 +232,7 @@ pub const OPERATIONS: &[Operation] = {
         op("event_stream", Get, "/v1/events/stream", None, Guard::Callers),
         op("alarm_list", Get, "/v1/alarms", None, Guard::Callers),
         op("vm_move", Post, "/v1/vms/{vm}/folder", None, ROLES),
-        op("sign_in", Post, "/v1/sessions", None, Guard::Everyone),
+        op("sign_in", Post, "/v1/sessions", None, Guard::Everyone).with_record(Some(AccessKind::SignedIn)),
         op("session_list", Get, "/v1/sessions", None, Guard::Callers),
         op("session_end", Delete, "/v1/sessions/{session}", None, Guard::Callers),
         op("me_show", Get, "/v1/me", None, Guard::Callers),
@@ -236,11 +254,11 @@ pub const OPERATIONS: &[Operation] = {
         op("token_create", Post, "/v1/tokens", None, Guard::Callers),
         op("token_rotate", Post, "/v1/tokens/{token}/rotate", None, Guard::Callers),
         op("token_revoke", Delete, "/v1/tokens/{token}", None, Guard::Callers),
-        op("access_review", Get, "/v1/access", None, AUDIT),
-        op("access_explain", Post, "/v1/access/explanations", None, AUDIT),
-        op("access_log", Get, "/v1/access/log", None, AUDIT),
-        op("access_log_head", Get, "/v1/access/log/head", None, AUDIT),
-        op("access_log_verify", Post, "/v1/access/log/verifications", None, AUDIT),
+        op("access_review", Get, "/v1/access", None, AUDIT).with_record(READ),
+        op("access_explain", Post, "/v1/access/explanations", None, AUDIT).with_record(UNRECORDED),
+        op("access_log", Get, "/v1/access/log", None, AUDIT).with_record(READ),
+        op("access_log_head", Get, "/v1/access/log/head", None, AUDIT).with_record(READ),
+        op("access_log_verify", Post, "/v1/access/log/verifications", None, AUDIT).with_record(READ),
         op("openapi", Get, "/openapi.json", None, Guard::Everyone),
         op("healthz", Get, "/healthz", None, Guard::Everyone),
         op("readyz", Get, "/readyz", None, Guard::Everyone),

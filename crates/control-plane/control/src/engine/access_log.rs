@@ -31,7 +31,7 @@ impl Control {
             by: query.by.as_ref().map(strongroom_api::Name::as_str),
             limit: limit(query.limit)?,
         };
-        self.record_access(caller.entry_of(AccessKind::Read, "the access log was read"))?;
+        self.record_access(caller, caller.entry_of(AccessKind::Read, "the access log was read"))?;
         let page = self.inventory.access_log().and_then(|log| log.page(&wanted));
         let page = page.map_err(|failure| problems::failure(&failure))?;
         if !page.breaks.is_empty() {
@@ -42,7 +42,7 @@ impl Control {
 
     /// The position of the access log, behind the entry that this was asked for.
     pub fn access_log_head(&self, caller: &Caller) -> Result<AccessLogHead, Problem> {
-        self.record_access(caller.entry_of(AccessKind::Read, "the head of the access log was read"))?;
+        self.record_access(caller, caller.entry_of(AccessKind::Read, "the head of the access log was read"))?;
         let log = self.inventory.access_log().map_err(|failure| problems::failure(&failure))?;
         Ok(log.head())
     }
@@ -61,7 +61,7 @@ impl Control {
         if let Some(wrong) = wish.heads.iter().find(|head| !is_hash(head)) {
             return Err(problems::invalid(format!("the head of entry {} has no SHA-256", wrong.id)));
         }
-        self.record_access(caller.entry_of(AccessKind::Read, "the access log was verified"))?;
+        self.record_access(caller, caller.entry_of(AccessKind::Read, "the access log was verified"))?;
         self.look_at_access_log(&wish.heads).map_err(|failure| problems::failure(&failure))
     }
 

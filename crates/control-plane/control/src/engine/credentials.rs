@@ -140,7 +140,8 @@ impl Control {
         wish: &SignIn,
         hash: &dyn PasswordHash,
     ) -> Result<NewSession, Problem> {
-        let caller = Caller { from: Some(from), ..Caller::machine(wish.user.as_str()) };
+        let caller =
+            Caller { from: Some(from), operation: Some("sign_in"), ..Caller::machine(wish.user.as_str()) };
         let (user, compared) = {
             let index = self.inventory.read();
             let user = index.users.iter().find(|user| user.name == wish.user).cloned();
@@ -156,7 +157,7 @@ impl Control {
         let refused = || -> Problem {
             let message = format!("sign-in as {} was refused", wish.user);
             let entry = caller.entry_of(AccessKind::SignInRefused, message);
-            match self.record_limited(REFUSED_SIGN_INS, entry) {
+            match self.record_limited(&caller, REFUSED_SIGN_INS, entry) {
                 Ok(()) => Problem::new(ErrorCode::Unauthorized, "user, password or code is wrong")
                     .next("each code counts once: wait for the next one"),
                 Err(problem) => problem,
@@ -204,7 +205,7 @@ impl Control {
                 (session_view(&index, &record), draft)
             };
             let entry = caller.entry_of(AccessKind::SignedIn, format!("{} signed in", wish.user));
-            self.inventory.commit(draft.access(entry))?;
+            self.commit_for(&caller, draft, entry)?;
             Ok(session)
         })?;
         session.map(|session| NewSession { session, token: token.into() }).ok_or_else(refused)

@@ -268,6 +268,9 @@ impl Inventory {
                 kind: AccessKind::Removed,
                 by: AUTOMATIC.to_owned(),
                 from: None,
+                operation: None,
+                object: None,
+                task: None,
                 message: removal.message(),
                 repeated: None,
             };
