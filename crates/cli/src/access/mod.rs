@@ -4,6 +4,7 @@
 mod folder;
 mod log;
 mod passwords;
+mod retention;
 mod review;
 mod role;
 mod scope;
@@ -41,6 +42,8 @@ pub enum AccessCommand {
     Verify(verify::VerifyArguments),
     /// Get the head of the access log, to detect later that the log was cut or rewritten
     Head(verify::HeadArguments),
+    /// Show or set how long the access log is kept, and how large it may become
+    Retention(retention::RetentionArguments),
     /// Manage tokens for programs
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -58,6 +61,7 @@ impl AccessCommand {
             Self::Log(arguments) => arguments.run(output)?,
             Self::Verify(arguments) => return arguments.run(output),
             Self::Head(arguments) => arguments.run(output)?,
+            Self::Retention(arguments) => arguments.run(output)?,
             Self::Token(command) => command.run(output)?,
             Self::Session(command) => command.run(output)?,
         }

@@ -26,8 +26,8 @@ those in the key server's audit log (action 'access log head', written when the 
 Exit status: 0 the log is intact; 1 it is not, or it could not be read.
 
 Examples:
-  strongroom access head --json > head-of-today.json
-  strongroom access verify --head head-of-today.json")]
+  strongroom access head --json > access-head.json
+  strongroom access verify --head access-head.json")]
 pub struct VerifyArguments {
     /// Head that was saved from 'access head'; repeatable
     #[arg(long = "head", value_name = "FILE")]
@@ -39,7 +39,7 @@ pub struct VerifyArguments {
 
 /// The arguments of `head`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom access head --json > head-of-today.json")]
+#[command(after_help = "Example:\n  strongroom access head --json > access-head.json")]
 pub struct HeadArguments {
     #[command(flatten)]
     api: ApiArguments,

@@ -472,6 +472,37 @@ pub struct AccessLogReport {
     pub anchored: Option<AccessLogHead>,
 }
 
+/// How long the access log is kept, and how large it may become. When it is full of entries that
+/// have to be kept, changes are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccessLogRetention {
+    /// How long entries are kept, in seconds.
+    pub keep_s: u64,
+    /// The greatest size, in bytes of keys and values.
+    pub room_bytes: u64,
+    /// The present size, in bytes.
+    pub bytes: u64,
+    /// The number of entries.
+    pub entries: u64,
+    /// When the oldest entry was written, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_unix_ms: Option<u64>,
+}
+
+/// A request for another retention of the access log. What is absent stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetAccessLogRetention {
+    /// How long entries are kept, in seconds: 30 days to ten years.
+    #[schema(minimum = 2592000, maximum = 316224000)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_s: Option<u64>,
+    /// The greatest size, in bytes: 1 MiB to 64 GiB.
+    #[schema(minimum = 1048576, maximum = 68719476736_u64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room_bytes: Option<u64>,
+}
+
 /// Selects entries of the access log, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

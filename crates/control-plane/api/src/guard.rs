@@ -8,7 +8,7 @@
 use crate::Privilege;
 use crate::access::{
     ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Explain, MoveVm,
-    RenewSecondFactor, SignIn, VerifyAccessLog,
+    RenewSecondFactor, SetAccessLogRetention, SignIn, VerifyAccessLog,
 };
 use crate::datastore::{AddDatastore, RebuildDatastore};
 use crate::policy::CreatePolicy;
@@ -521,4 +521,5 @@ whole! {
     CreateToken { name, role, scope, expires_unix_seconds }
     Explain { user, operation, vm }
     VerifyAccessLog { heads }
+    SetAccessLogRetention { keep_s, room_bytes }
 }

@@ -7,12 +7,16 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
-use strongroom_api::access::{AccessLogHead, AccessLogQuery, CreateFolder};
-use strongroom_api::alarm::AlarmKind;
+use std::time::Duration;
+
+use strongroom_api::ErrorCode;
+use strongroom_api::access::{AccessLogHead, AccessLogQuery, CreateFolder, SetAccessLogRetention};
+use strongroom_api::alarm::{AlarmKind, Severity};
+use strongroom_api::vm::{StartVm, StopVm, TicketUse};
 use strongroom_control::engine::{Caller, Control};
 use strongroom_store::{KeyRange, Store, Transaction};
 use strongroom_types::hex;
-use support::Site;
+use support::{Site, settle_down, with_vms};
 
 fn by(name: &str) -> Caller {
     Caller::machine(name)
@@ -325,4 +329,140 @@ fn the_head_goes_to_the_audit_log_when_it_has_changed() {
     let heads = site.keys.lock().heads.clone();
     assert_eq!(heads.len(), 2);
     assert_eq!(breaks(&site, &heads), [""; 0]);
+}
+
+fn day() -> Duration {
+    Duration::from_secs(86_400)
+}
+
+fn from_api(operation: &'static str) -> Caller {
+    Caller { operation: Some(operation), ..by("ada") }
+}
+
+#[test]
+fn entries_go_after_their_time_with_an_entry_that_links_the_rest() {
+    let (site, control) = with_entries(250);
+    let kept = head(&control);
+    site.pass(day() * 360);
+    (300..310).for_each(|number| make_folder(&control, &by("ada"), number));
+    let prune = || control.inventory.prune(control.now_unix_ms()).unwrap();
+    prune();
+    assert_eq!(stored(&*site.store).len(), 260, "none is older than twelve months");
+    site.pass(day() * 6 + day() / 2);
+    prune();
+    assert_eq!(stored(&*site.store).len(), 260, "a day more, so that many go at once");
+    site.pass(day());
+    prune();
+    // 100, 100 and 50 in a transaction each.
+    let all = stored(&*site.store);
+    assert_eq!(all.len(), 13);
+    assert_eq!(all[0].0, key(251).as_bytes());
+    let removal: Value = serde_json::from_slice(&all[12].1).unwrap();
+    assert_eq!((&removal["kind"], &removal["by"]), (&json!("removed"), &json!("strongroom")));
+    let message = removal["message"].as_str().unwrap();
+    assert!(message.starts_with("entries 201 to 250 were removed"), "{message}");
+    assert!(message.ends_with(&kept.hash), "the hash of the last one: {message}");
+    let report = control.look_at_access_log(std::slice::from_ref(&kept)).unwrap();
+    assert!(report.whole, "{report:?}");
+    assert_eq!((report.first_id, report.entries, report.kept_heads_before), (251, 13, 1));
+    let bytes: usize = all.iter().map(|(key, value)| key.len() + value.len()).sum();
+    assert_eq!(control.access_retention().unwrap().bytes, bytes as u64);
+    // The rest verifies from its first entry on.
+    remove(&*site.store, &key(251));
+    assert_eq!(breaks(&site, &[]), ["251: entries 251 to 251 are missing"]);
+    prune();
+    assert_eq!(stored(&*site.store).len(), 12, "and an idle site writes nothing");
+}
+
+#[test]
+fn a_full_log_refuses_changes_and_not_what_stops_takes_away_or_makes_room() {
+    let (site, control) = with_vms(&["web1"]);
+    let set = |wish: SetAccessLogRetention| {
+        control.set_access_retention(&from_api("access_log_retention_set"), &wish)
+    };
+    let room = |bytes: u64| SetAccessLogRetention { room_bytes: Some(bytes), ..Default::default() };
+    let keep = |days: u64| SetAccessLogRetention { keep_s: Some(days * 86_400), ..Default::default() };
+    for (wrong, code) in [
+        (room((1 << 20) - 1), ErrorCode::Invalid),
+        (room((64 << 30) + 1), ErrorCode::Invalid),
+        (keep(29), ErrorCode::Invalid),
+        (keep(3661), ErrorCode::Invalid),
+    ] {
+        assert_eq!(set(wrong).unwrap_err().code, code);
+    }
+    assert_eq!(set(room(1 << 20)).unwrap().room_bytes, 1 << 20);
+    let alarm = || {
+        control.review().unwrap();
+        let index = control.inventory.read();
+        let found = index.alarms.iter().find(|alarm| alarm.kind == AlarmKind::AccessLogFull);
+        found.map(|alarm| alarm.severity)
+    };
+    assert_eq!(alarm(), None);
+    let mut warned = None;
+    let mut number = 0;
+    let refused = loop {
+        let wish = CreateFolder { name: format!("folder{number}").parse().unwrap() };
+        match control.create_folder(&from_api("folder_create"), &wish) {
+            Ok(_) => number += 1,
+            Err(problem) => break problem,
+        }
+        let bytes = control.access_retention().unwrap().bytes;
+        if warned.is_none() && number % 50 == 0 && alarm().is_some() {
+            warned = Some(bytes * 100 / (1 << 20));
+        }
+        assert!(bytes <= (1 << 20) / 16 * 15, "{bytes}");
+    };
+    assert_eq!(refused.code, ErrorCode::AccessLogFull, "{refused}");
+    assert!(refused.message.contains("the access log is full"), "{refused}");
+    assert!(refused.next_step.unwrap().contains("strongroom access retention --room"));
+    assert!((75..80).contains(&warned.unwrap()), "{warned:?}");
+    assert_eq!(alarm(), Some(Severity::Critical));
+    // Nothing was changed, and neither is it by a task.
+    assert_eq!(control.inventory.read().folders.len(), number);
+    let start = control.start_vm(&from_api("vm_start"), "web1", &StartVm::default());
+    assert_eq!(start.unwrap_err().code, ErrorCode::AccessLogFull);
+    let console = TicketUse::Console { read_only: false };
+    let ticket = control.ticket(&from_api("vm_ticket"), "web1", &console);
+    assert_eq!(ticket.unwrap_err().code, ErrorCode::AccessLogFull);
+    // What stops a VM is done, and what looks into the log.
+    let stop = StopVm { force: true, timeout_s: None };
+    control.stop_vm(&from_api("vm_stop"), "web1", &stop).unwrap();
+    assert!(settle_down(&site, &control));
+    control.access_log(&from_api("access_log"), &AccessLogQuery::default()).unwrap();
+    // Until the reserve is used up.
+    let mut readings = 0;
+    while control.access_log_head(&from_api("access_log_head")).is_ok() {
+        readings += 1;
+    }
+    assert!(readings > 50, "{readings}");
+    assert!(control.access_retention().unwrap().bytes <= 1 << 20);
+    assert!(control.access_log(&from_api("access_log"), &AccessLogQuery::default()).is_err());
+    // The setting is changed in any case.
+    let smaller = set(room((1 << 20) + 1).clone());
+    assert!(smaller.is_ok(), "{smaller:?}");
+    assert_eq!(set(room(1 << 20)).unwrap_err().code, ErrorCode::Conflict, "it has more already");
+    set(room(2 << 20)).unwrap();
+    make_folder(&control, &from_api("folder_create"), 100_000);
+    assert_eq!(alarm(), None);
+    assert!(control.look_at_access_log(&[]).unwrap().whole);
+}
+
+#[test]
+fn a_log_that_is_almost_full_keeps_nothing_longer_than_it_has_to() {
+    let (site, control) = with_entries(10);
+    let wish = SetAccessLogRetention { room_bytes: Some(1 << 20), keep_s: Some(30 * 86_400) };
+    control.set_access_retention(&from_api("access_log_retention_set"), &wish).unwrap();
+    site.pass(day() * 30);
+    let mut number = 100;
+    let fill = |number: &mut usize| {
+        let wish = CreateFolder { name: format!("folder{number}").parse().unwrap() };
+        *number += 1;
+        control.create_folder(&from_api("folder_create"), &wish)
+    };
+    while fill(&mut number).is_ok() {}
+    site.pass(Duration::from_secs(60));
+    control.inventory.prune(control.now_unix_ms()).unwrap();
+    fill(&mut number).unwrap();
+    let report = control.look_at_access_log(&[]).unwrap();
+    assert!(report.whole && report.first_id == 12, "{report:?}");
 }

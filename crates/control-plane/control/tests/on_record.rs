@@ -107,6 +107,7 @@ fn people(log: &mut Recorded) {
     log.call("access_log", &[], &json!({}));
     log.call("access_log_head", &[], &json!({}));
     log.call("access_log_verify", &[], &json!({}));
+    log.call("access_log_retention_set", &[], &json!({ "keep_s": 400 * 86_400 }));
 }
 
 fn disks(log: &mut Recorded) {

@@ -80,7 +80,7 @@ impl Control {
         let now = self.now_unix_ms() / 1000;
         self.review_providers(&mut wanted, now);
         self.review_keys(&mut wanted, now);
-        self.review_access_log(&mut wanted);
+        self.review_access_log(&mut wanted)?;
         {
             let index = self.inventory.read();
             for seat in &self.hosts {

@@ -14,7 +14,7 @@ use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
     CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
 };
-use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Privilege, Problem};
+use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Privilege, Problem, WhenFull, operation};
 use strongroom_host::protocol::{DatastoreRequest, Dump, ImageFormat};
 use strongroom_types::counted;
 use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
@@ -501,7 +501,10 @@ impl Control {
         draft: Draft,
         entry: AccessEntry,
     ) -> Result<(), Failure> {
-        let draft = if caller.is_automatic() { draft } else { draft.access(entry) };
+        let draft = match caller.is_automatic() {
+            true => draft,
+            false => draft.when_full(when_full(&entry)).access(entry),
+        };
         self.inventory.commit(draft)?;
         caller.receipt.give();
         Ok(())
@@ -685,6 +688,22 @@ impl Control {
     fn must_be_off(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
         let power = index.observed(vm.id).map_or(PowerState::Stopped, |seen| seen.power);
         if power.is_on() { Err(state(vm, power, "it has to be off").next(stop_it(vm))) } else { Ok(()) }
+    }
+}
+
+/// What becomes of a change with this entry when the access log is full.
+fn when_full(entry: &AccessEntry) -> WhenFull {
+    match entry.kind {
+        AccessKind::Refused | AccessKind::SignInRefused => WhenFull::Reserve,
+        AccessKind::Removed => WhenFull::Done,
+        AccessKind::SignedIn
+        | AccessKind::Ticket
+        | AccessKind::Changed
+        | AccessKind::Read
+        | AccessKind::Unknown => {
+            let called = entry.operation.as_deref().and_then(operation);
+            called.map_or(WhenFull::Refused, |called| called.when_full)
+        }
     }
 }
 

@@ -14,15 +14,22 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use strongroom_api::WhenFull;
 use strongroom_api::access::{AccessEntry, AccessLogHead, AccessLogPage, AccessLogReport, ChainBreak};
 use strongroom_store::{Entry, Is, KeyRange, Snapshot, Store, Transaction};
 use strongroom_types::hex;
 
 use super::Failure;
-use crate::records::{ACCESS_HEAD_KEY, AccessHeadRecord, AccessRecord, Record, event_id};
+use crate::records::{
+    ACCESS_HEAD_KEY, AccessHeadRecord, AccessRecord, AccessRetentionRecord, Record, event_id,
+};
 
 /// The hash before the first entry.
 const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+/// The fraction of the log's room that is kept for what is done when it is full: a sixteenth.
+const RESERVE_PART: u64 = 16;
+/// How full the log is when an alarm is raised, in hundredths.
+const ALMOST_FULL_PERCENT: u64 = 80;
 /// The entries of a block: one page of the store.
 const BLOCK: u64 = strongroom_store::limits::PAGE_MAX_ENTRIES as u64;
 /// The most breaks that are listed. A log with more of them was not damaged by accident.
@@ -49,6 +56,16 @@ fn number_of(key: &[u8]) -> Option<u64> {
 
 fn damaged(key: &str, error: &serde_json::Error) -> Failure {
     Failure::Damaged { key: key.to_owned(), reason: error.to_string() }
+}
+
+/// How large the log may become with the entry of a transaction, in bytes.
+pub fn most_bytes(retention: AccessRetentionRecord, when_full: WhenFull) -> Option<u64> {
+    let room = retention.room_bytes;
+    match when_full {
+        WhenFull::Refused => Some(room - room / RESERVE_PART),
+        WhenFull::Reserve => Some(room),
+        WhenFull::Done => None,
+    }
 }
 
 /// Oldest entries that a transaction removes.
@@ -137,6 +154,7 @@ impl Chain {
         store: &dyn Store,
         entries: Vec<AccessEntry>,
         removal: Option<&Removal>,
+        most_bytes: Option<u64>,
         mut transaction: Transaction,
     ) -> Result<(Transaction, Era), Failure> {
         let era = self.era;
@@ -162,6 +180,9 @@ impl Chain {
             head.entries += 1;
             head.bytes += (record.key().len() + value.len()) as u64;
             transaction = transaction.put(record.key(), value);
+        }
+        if let Some(most) = most_bytes.filter(|most| head.bytes > *most) {
+            return Err(Failure::AccessLogFull { bytes: tail.head.bytes, most });
         }
         let value = serde_json::to_vec(&head).map_err(|error| damaged(ACCESS_HEAD_KEY, &error))?;
         let is = match tail.writes {
@@ -213,6 +234,27 @@ impl AccessLog {
         self.head.entries
     }
 
+    /// The bytes of their keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.head.bytes
+    }
+
+    /// Whether changes will soon be refused, or are.
+    pub fn is_almost_full(&self, retention: AccessRetentionRecord) -> bool {
+        let most = most_bytes(retention, WhenFull::Refused);
+        most.is_some_and(|most| self.head.bytes >= most / 100 * ALMOST_FULL_PERCENT)
+    }
+
+    /// When the first entry was written that is still there.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn oldest_unix_ms(&self) -> Result<Option<u64>, Failure> {
+        let first = self.snapshot.range(&KeyRange::prefix(AccessRecord::PREFIX), 1)?.entries;
+        let read = first.first().and_then(|entry| serde_json::from_slice::<AccessEntry>(&entry.value).ok());
+        Ok(read.map(|entry| entry.at_unix_ms))
+    }
+
     /// Entries behind the head.
     fn strays(&self) -> Result<Option<Strays>, Failure> {
         let mut found: Option<Strays> = None;
@@ -237,11 +279,20 @@ impl AccessLog {
         Ok(())
     }
 
-    /// The first entries, to be removed; `None` if there are not as many.
-    pub(super) fn oldest(&self, most: usize) -> Result<Option<Removal>, Failure> {
-        let range = KeyRange::prefix(AccessRecord::PREFIX);
-        let found = self.snapshot.range(&range, most)?.entries;
-        let Some(last) = found.last().filter(|_| found.len() == most) else { return Ok(None) };
+    /// The first entries that were written before this time, at most so many of them. What cannot
+    /// be read goes with an entry behind it.
+    pub(super) fn outdated(&self, before_unix_ms: u64, most: usize) -> Result<Option<Removal>, Failure> {
+        let mut found = self.snapshot.range(&KeyRange::prefix(AccessRecord::PREFIX), most)?.entries;
+        let mut count = 0;
+        for (number, entry) in (1..).zip(&found) {
+            match serde_json::from_slice::<AccessEntry>(&entry.value) {
+                Ok(read) if read.at_unix_ms < before_unix_ms => count = number,
+                Ok(_) => break,
+                Err(_) => {}
+            }
+        }
+        found.truncate(count);
+        let Some(last) = found.last() else { return Ok(None) };
         let Some(id) = number_of(&last.key) else { return Ok(None) };
         Ok(Some(Removal {
             first: self.head.first,

@@ -1,14 +1,14 @@
 //! An uncommitted change of the inventory.
 
-use strongroom_api::ObjectRef;
 use strongroom_api::access::AccessEntry;
 use strongroom_api::event::Event;
+use strongroom_api::{ObjectRef, WhenFull};
 use strongroom_store::{Is, Store, Transaction};
 use uuid::Uuid;
 
-use super::access_log::{Era, Removal};
+use super::access_log::{Era, Removal, most_bytes};
 use super::{Failure, NextNumbers, Row};
-use crate::records::{Named, Record};
+use crate::records::{AccessRetentionRecord, Named, Record};
 
 /// Records to create, replace and remove, with the events of the change.
 #[derive(Clone)]
@@ -18,6 +18,7 @@ pub struct Draft {
     events: Vec<Event>,
     access: Vec<AccessEntry>,
     removal: Option<Removal>,
+    when_full: WhenFull,
     failed: Option<Failure>,
     at_unix_ms: u64,
 }
@@ -30,6 +31,7 @@ impl Draft {
             events: Vec::new(),
             access: Vec::new(),
             removal: None,
+            when_full: WhenFull::Refused,
             failed: None,
             at_unix_ms: now_unix_ms,
         }
@@ -116,10 +118,15 @@ impl Draft {
         self
     }
 
+    /// What becomes of it when the access log is full: unless this is called, it is refused.
+    pub fn when_full(self, when_full: WhenFull) -> Self {
+        Self { when_full, ..self }
+    }
+
     /// Removes the oldest entries of the access log, with the entry that says so.
     pub(super) fn remove_access(mut self, removal: Removal, entry: AccessEntry) -> Self {
         self.removal = Some(removal);
-        self.access(entry)
+        self.access(entry).when_full(WhenFull::Done)
     }
 
     /// Whether it changes nothing.
@@ -143,20 +150,23 @@ impl Draft {
         self,
         store: &dyn Store,
         next: &mut NextNumbers,
+        retention: AccessRetentionRecord,
     ) -> Result<Numbered, Failure> {
         let mut numbered = self;
         for event in std::mem::take(&mut numbered.events) {
             numbered = numbered.put(&Event { id: next.event, ..event });
             next.event += 1;
         }
-        let Self { transaction, access, removal, failed, .. } = numbered;
+        let Self { transaction, access, removal, when_full, failed, .. } = numbered;
         if let Some(failure) = failed {
             return Err(failure);
         }
         if access.is_empty() {
             return Ok(Numbered { transaction, era: None });
         }
-        let (transaction, era) = next.chain.extend(store, access, removal.as_ref(), transaction)?;
+        let most_bytes = most_bytes(retention, when_full);
+        let (transaction, era) =
+            next.chain.extend(store, access, removal.as_ref(), most_bytes, transaction)?;
         Ok(Numbered { transaction, era: Some(era) })
     }
 }

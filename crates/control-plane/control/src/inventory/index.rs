@@ -13,9 +13,9 @@ use uuid::Uuid;
 use super::table::{Row, Table};
 use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
-    AccessAnchorRecord, AccessRecord, CredentialRecord, DatastoreRecord, FolderRecord, GrantRecord,
-    GroupRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord, RoleRecord,
-    ScheduleRecord, TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
+    AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord, FolderRecord,
+    GrantRecord, GroupRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord,
+    RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -55,6 +55,8 @@ pub struct Index {
     pub grants: Table<GrantRecord>,
     /// Sessions, and tokens with a role.
     pub credentials: Table<CredentialRecord>,
+    /// How long the access log is kept, if it was set.
+    pub retention: Table<AccessRetentionRecord>,
     /// The last head of the access log that is on the key server's audit log.
     pub anchor: Table<AccessAnchorRecord>,
     events: Table<Event>,
@@ -124,10 +126,16 @@ impl Index {
             "folder" => drop(change(&mut self.folders, key, id, entry)?),
             "grant" => drop(change(&mut self.grants, key, id, entry)?),
             "credential" => drop(change(&mut self.credentials, key, id, entry)?),
+            "access-retention" => drop(change(&mut self.retention, key, id, entry)?),
             "access-anchor" => drop(change(&mut self.anchor, key, id, entry)?),
             _ => {}
         }
         Ok(())
+    }
+
+    /// How long the access log is kept, and how large it may become.
+    pub fn access_retention(&self) -> AccessRetentionRecord {
+        self.retention.last().map(|row| *row.record).unwrap_or_default()
     }
 
     /// The roles that were given to a user.

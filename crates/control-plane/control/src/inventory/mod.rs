@@ -22,12 +22,14 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_store::{Is, KeyRange, Outcome, Store, StoreError, Transaction, Watch};
 
+use strongroom_types::display_bytes;
+
 use access_log::Chain;
 use draft::Numbered;
 
 use crate::records::{AUTOMATIC, FORMAT, META_KEY, Meta};
 
-pub use access_log::{AccessLog, Wanted};
+pub use access_log::{AccessLog, Wanted, most_bytes};
 pub use draft::Draft;
 pub use index::{Index, by_id, by_name_or_id};
 pub use table::{Row, Table};
@@ -41,9 +43,9 @@ pub const TASKS_KEPT: usize = 5_000;
 pub const REQUESTS_KEPT_MS: u64 = 24 * 60 * 60 * 1000;
 /// The most requests that are remembered.
 pub const REQUESTS_KEPT: usize = 20_000;
-/// The number of entries of the access log that are kept. Refusals and failed sign-ins are counted
-/// by the hour, so that a caller cannot push others' entries out.
-pub const ACCESS_KEPT: u64 = 100_000;
+/// How much longer than they have to be entries of the access log are kept, in milliseconds: a day,
+/// so that they are removed many at a time, because each removal is an entry.
+const ACCESS_SLACK_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long a session or token is known after its end, in seconds: a week, in which a person finds
 /// out why a program is refused.
 pub const CREDENTIALS_KEPT_SECONDS: u64 = 7 * 86_400;
@@ -69,6 +71,18 @@ pub enum Failure {
         key: String,
         /// The error in it.
         reason: String,
+    },
+    /// The access log has no room for the entry of a change.
+    #[error(
+        "the access log is full: it has {} of entries that have to be kept, and at most {} for this",
+        display_bytes(*bytes),
+        display_bytes(*most)
+    )]
+    AccessLogFull {
+        /// Its bytes.
+        bytes: u64,
+        /// The most that there may be of them with this change.
+        most: u64,
     },
     /// The store has the format of a later version.
     #[error("the inventory has format {0}, and this program knows {FORMAT}")]
@@ -168,10 +182,11 @@ impl Inventory {
             return Ok(());
         }
         for _ in 0..REBUILT_MAX {
+            let retention = self.read().access_retention();
             let (pending, era, conditions) = {
                 let mut next = self.next.lock();
                 let Numbered { transaction, era } =
-                    draft.clone().into_transaction(&*self.store, &mut next)?;
+                    draft.clone().into_transaction(&*self.store, &mut next, retention)?;
                 let conditions = transaction.conditions.len();
                 (self.store.submit(transaction), era, conditions)
             };
@@ -253,14 +268,19 @@ impl Inventory {
         }
     }
 
-    /// Removes the oldest entries of the access log, some at a time, each time with an entry.
+    /// Removes entries of the access log that do not have to be kept any more, some at a time, each
+    /// time with an entry.
     fn prune_access(&self, now_unix_ms: u64) -> Result<(), Failure> {
+        let retention = self.read().access_retention();
+        let kept_from = now_unix_ms.saturating_sub(retention.keep_s.saturating_mul(1000));
+        let log = self.access_log()?;
+        let slack_ms = if log.is_almost_full(retention) { 0 } else { ACCESS_SLACK_MS };
+        if log.outdated(kept_from.saturating_sub(slack_ms), 1)?.is_none() {
+            return Ok(());
+        }
         loop {
-            let log = self.access_log()?;
-            if log.entries() <= ACCESS_KEPT + PRUNED_AT_A_TIME as u64 {
-                return Ok(());
-            }
-            let Some(removal) = log.oldest(PRUNED_AT_A_TIME)? else { return Ok(()) };
+            let removal = self.access_log()?.outdated(kept_from, PRUNED_AT_A_TIME)?;
+            let Some(removal) = removal else { return Ok(()) };
             let entry = AccessEntry {
                 id: 0,
                 previous: None,

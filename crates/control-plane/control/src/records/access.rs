@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use strongroom_api::access::{AccessEntry, AccessLogHead};
+use strongroom_api::limits::{ACCESS_LOG_KEEP_DEFAULT_S, ACCESS_LOG_ROOM_DEFAULT_BYTES};
 use strongroom_api::{Name, Privilege, PrivilegeSet};
 use strongroom_types::{DatastoreId, VmId};
 use uuid::Uuid;
@@ -180,6 +181,21 @@ pub struct AccessHeadRecord {
     /// The last entry that was removed, which the first one continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removed: Option<AccessLogHead>,
+}
+
+/// How long the access log is kept, and how large it may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessRetentionRecord {
+    /// How long entries are kept, in seconds.
+    pub keep_s: u64,
+    /// The greatest size, in bytes of keys and values.
+    pub room_bytes: u64,
+}
+
+impl Default for AccessRetentionRecord {
+    fn default() -> Self {
+        Self { keep_s: ACCESS_LOG_KEEP_DEFAULT_S, room_bytes: ACCESS_LOG_ROOM_DEFAULT_BYTES }
+    }
 }
 
 /// The last head that the key server has on its audit log.

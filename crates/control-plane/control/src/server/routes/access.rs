@@ -4,9 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use strongroom_api::access::{
-    AccessLogHead, AccessLogPage, AccessLogQuery, AccessLogReport, ChangePassword, CreateFolder, CreateGrant,
-    CreateRole, CreateToken, CreateUser, Done, Explain, Explanation, Folder, Grant, Me, MoveVm, NewSession,
-    NewToken, NewUser, RenewSecondFactor, Review, Role, Session, SignIn, Token, User, VerifyAccessLog,
+    AccessLogHead, AccessLogPage, AccessLogQuery, AccessLogReport, AccessLogRetention, ChangePassword,
+    CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Done, Explain, Explanation, Folder,
+    Grant, Me, MoveVm, NewSession, NewToken, NewUser, RenewSecondFactor, Review, Role, Session,
+    SetAccessLogRetention, SignIn, Token, User, VerifyAccessLog,
 };
 use strongroom_api::task::Task;
 use strongroom_api::vm::PowerOptions;
@@ -353,4 +354,23 @@ pub async fn access_log_verify(
     wish: Wish<VerifyAccessLog>,
 ) -> Answer<Json<AccessLogReport>> {
     blocking(api, move |control| control.verify_access_log(&wish.caller, &wish.body)).await.map(Json)
+}
+
+/// How long the access log is kept, how large it may become, and how large it is.
+#[utoipa::path(get, path = "/v1/access/log/retention", operation_id = "access_log_retention", tag = "access",
+    responses((status = 200, body = AccessLogRetention), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn access_log_retention(State(api): State<Api>) -> Answer<Json<AccessLogRetention>> {
+    blocking(api, |control| control.access_retention()).await.map(Json)
+}
+
+/// Sets how long the access log is kept, and how large it may become. It is done when the log is
+/// full, too.
+#[utoipa::path(patch, path = "/v1/access/log/retention", operation_id = "access_log_retention_set", tag = "access",
+    request_body = SetAccessLogRetention,
+    responses((status = 200, body = AccessLogRetention), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn access_log_retention_set(
+    State(api): State<Api>,
+    wish: Wish<SetAccessLogRetention>,
+) -> Answer<Json<AccessLogRetention>> {
+    blocking(api, move |control| control.set_access_retention(&wish.caller, &wish.body)).await.map(Json)
 }
