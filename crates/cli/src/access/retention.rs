@@ -15,8 +15,8 @@ const DAY_S: u64 = 86_400;
 /// The arguments of `retention`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Older entries are removed, which is an entry, too. When the log is full of entries that have to be kept,
-what changes something is refused, except what stops VMs, takes access away, or sets this. An alarm is
+Older entries are removed, which is an entry, too. When the log is full of entries that have to be kept, \
+what changes something is refused, except what stops VMs, takes access away, or sets this. An alarm is \
 raised before.
 
 Examples:

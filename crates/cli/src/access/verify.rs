@@ -19,8 +19,8 @@ const BROKEN_STATUS: u8 = 1;
 /// The arguments of `verify`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The control plane verifies its log and says what it finds. Someone who can write to its store can rewrite
-the whole log, and only a head that is kept elsewhere detects that: save one with 'access head', or find
+The control plane verifies its log and says what it finds. Someone who can write to its store can rewrite \
+the whole log, and only a head that is kept elsewhere detects that: save one with 'access head', or find \
 those in the key server's audit log (action 'access log head', written when the log has changed).
 
 Exit status: 0 the log is intact; 1 it is not, or it could not be read.
