@@ -208,7 +208,7 @@ impl Program {
             Command::User(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Role(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Folder(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
-            Command::Access(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Access(command) => command.run(&output),
             Command::Doctor(arguments) => arguments.run(&output),
             Command::Key(command) => command.run(&output),
             Command::KeyProvider(command) => command.run(&output),

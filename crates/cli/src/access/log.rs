@@ -1,15 +1,15 @@
 //! `strongroom access log`.
 
 use clap::Args;
-use strongroom_api::access::{AccessEntry, AccessLogQuery};
+use strongroom_api::Name;
+use strongroom_api::access::{AccessEntry, AccessLogPage, AccessLogQuery};
 use strongroom_api::limits::PAGE_MAX;
-use strongroom_api::{Name, Page};
 use strongroom_types::unix_milliseconds_now;
 
-use crate::api::{ApiArguments, table, time_ms, word};
+use crate::api::{ApiArguments, show, time_ms, word};
 use crate::duration::parse_seconds;
 use crate::error::CliError;
-use crate::output::Output;
+use crate::output::{Output, Table};
 
 /// The default limit of the list.
 const MOST: u32 = 50;
@@ -52,18 +52,29 @@ impl LogArguments {
             since_unix_seconds: self.since.map(|since| now_unix_seconds.saturating_sub(since)),
             by: self.by.clone(),
         };
-        let entries: Page<AccessEntry> = self.api.connect()?.query("/v1/access/log", &query)?;
+        let page: AccessLogPage = self.api.connect()?.query("/v1/access/log", &query)?;
+        if !page.breaks.is_empty() {
+            output.remark("the chain of the log is BROKEN here; `strongroom access verify` has all places:");
+            page.breaks.iter().for_each(|found| output.remark(&format!("  {}", found.reason)));
+        }
+        let rows: Vec<_> = page.items.iter().map(row).collect();
         let head = ["NUMBER", "WHEN", "WHAT", "BY", "FROM", "MESSAGE"];
-        table(output, entries, head, "there are no such entries", |entry| {
-            let repeated = entry.repeated.map(|more| format!(" (and {more} more like it)"));
-            [
-                entry.id.to_string(),
-                time_ms(entry.at_unix_ms),
-                word(entry.kind),
-                entry.by.clone(),
-                entry.from.clone().unwrap_or_default(),
-                format!("{}{}", entry.message, repeated.unwrap_or_default()),
-            ]
-        })
+        let text = match rows.is_empty() {
+            true => "there are no such entries".to_owned(),
+            false => Table { head, rows }.to_string(),
+        };
+        show(output, page, text)
     }
+}
+
+fn row(entry: &AccessEntry) -> [String; 6] {
+    let repeated = entry.repeated.map(|more| format!(" (and {more} more like it)"));
+    [
+        entry.id.to_string(),
+        time_ms(entry.at_unix_ms),
+        word(entry.kind),
+        entry.by.clone(),
+        entry.from.clone().unwrap_or_default(),
+        format!("{}{}", entry.message, repeated.unwrap_or_default()),
+    ]
 }

@@ -4,6 +4,7 @@
 mod folder;
 mod log;
 mod passwords;
+mod retention;
 mod review;
 mod role;
 mod scope;
@@ -11,6 +12,9 @@ mod session;
 mod sign_in;
 mod token;
 mod user;
+mod verify;
+
+use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde::de::DeserializeOwned;
@@ -34,6 +38,12 @@ pub enum AccessCommand {
     Explain(review::ExplainArguments),
     /// List sign-ins, refusals, tickets, and changes of who may do what
     Log(log::LogArguments),
+    /// Verify the chain of the access log
+    Verify(verify::VerifyArguments),
+    /// Get the head of the access log, to detect later that the log was cut or rewritten
+    Head(verify::HeadArguments),
+    /// Show or set how long the access log is kept, and how large it may become
+    Retention(retention::RetentionArguments),
     /// Manage tokens for programs
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -44,14 +54,18 @@ pub enum AccessCommand {
 
 impl AccessCommand {
     /// Runs the command.
-    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+    pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         match self {
-            Self::Review(arguments) => arguments.run(output),
-            Self::Explain(arguments) => arguments.run(output),
-            Self::Log(arguments) => arguments.run(output),
-            Self::Token(command) => command.run(output),
-            Self::Session(command) => command.run(output),
+            Self::Review(arguments) => arguments.run(output)?,
+            Self::Explain(arguments) => arguments.run(output)?,
+            Self::Log(arguments) => arguments.run(output)?,
+            Self::Verify(arguments) => return arguments.run(output),
+            Self::Head(arguments) => arguments.run(output)?,
+            Self::Retention(arguments) => arguments.run(output)?,
+            Self::Token(command) => command.run(output)?,
+            Self::Session(command) => command.run(output)?,
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
 

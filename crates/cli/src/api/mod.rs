@@ -332,6 +332,15 @@ impl Api {
         self.http.send("POST", path, Some(body), &[(IDEMPOTENCY_KEY_HEADER, &key)])
     }
 
+    /// Changes a resource at once, without a task.
+    pub fn patch_for<Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Answer, CliError> {
+        self.http.send("PATCH", path, Some(body), &[])
+    }
+
     /// Starts a task that changes a resource.
     pub fn patch(&self, path: &str, body: &impl Serialize) -> Result<Task, CliError> {
         self.begin("PATCH", path, Some(body), &[])

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
+use strongroom_api::access::AccessLogHead;
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
 use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
 use strongroom_host::protocol::{Grant as HostGrant, VmGeneration as HostGeneration};
@@ -17,10 +18,11 @@ use strongroom_keyserver::grant::{
     Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
 use strongroom_keyserver::management::questions::{
-    Ask, BindKey, BrokerCreate, Hosts, RecordMove, RecordUse, Status,
+    Ask, BindKey, BrokerCreate, Hosts, RecordAccessHead, RecordMove, RecordUse, Status,
 };
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_providers::{self as providers, EMBEDDED, ProviderError, ProviderKeyring, Registry};
+use strongroom_types::hex;
 use zeroize::Zeroizing;
 
 use super::identity::Identity;
@@ -284,6 +286,12 @@ impl VmKeys for KeyServerKeys {
 
     fn record_use(&self, vm: VmId, what: &str, by: &str) -> Result<(), KeyProblem> {
         self.ask(RecordUse { vm, what: what.to_owned(), by: by.to_owned() })
+    }
+
+    fn record_access_head(&self, head: &AccessLogHead) -> Result<(), KeyProblem> {
+        let hash = hex::decode_array(&head.hash)
+            .ok_or_else(|| KeyProblem::Refused(format!("the head of entry {} has no SHA-256", head.id)))?;
+        self.ask(RecordAccessHead { id: head.id, hash })
     }
 
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding> {

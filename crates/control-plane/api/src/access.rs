@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::name::Name;
-use crate::object::Reference;
+use crate::object::{ObjectRef, Reference};
 use crate::privilege::{Privilege, PrivilegeSet};
 
 /// A password. It is not printed.
@@ -356,10 +356,12 @@ pub enum AccessKind {
     Refused,
     /// A ticket to a guest's data was issued.
     Ticket,
-    /// Users, roles, folders, grants, tokens or sessions were changed.
+    /// A change was made, or asked for: then `task` carries it out.
     Changed,
     /// The access log or the list of rights was read.
     Read,
+    /// The oldest entries of the access log were removed.
+    Removed,
     /// A kind that this version of the program does not know.
     #[serde(other)]
     Unknown,
@@ -368,8 +370,12 @@ pub enum AccessKind {
 /// An entry of the access log. It is durable before what it reports is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AccessEntry {
-    /// Its number. Numbers increase.
+    /// Its number: one more than that of the entry before it.
     pub id: u64,
+    /// SHA-256 of the entry before it as the control plane keeps it, in hexadecimal. Absent in
+    /// entries of releases whose log had no chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<String>,
     /// When, in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// What it is about.
@@ -379,11 +385,122 @@ pub struct AccessEntry {
     /// The address that the request came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// The operation, as in the OpenAPI document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// The object of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<ObjectRef>,
+    /// The task that carries the change out, or has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Uuid>,
     /// One sentence for people.
     pub message: String,
     /// How many of the same kind came within the minute of this one, if more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
+}
+
+/// A page of the access log. Reading verifies the chain of the entries that are read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccessLogPage {
+    /// The entries, oldest first.
+    pub items: Vec<AccessEntry>,
+    /// The number of entries that match the query, over all pages.
+    pub total: u64,
+    /// The number to read on after; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Where the chain is broken among the entries that were read for this page.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breaks: Vec<ChainBreak>,
+}
+
+/// A place at which the chain of the access log is broken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChainBreak {
+    /// The number of the entry that does not continue the chain, or that is missing.
+    pub id: u64,
+    /// What is wrong there, in one sentence for people.
+    pub reason: String,
+}
+
+/// The position of the access log. One that is kept elsewhere detects later that the log was
+/// cut or rewritten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AccessLogHead {
+    /// The number of the last entry.
+    pub id: u64,
+    /// SHA-256 of that entry as the control plane keeps it, in hexadecimal.
+    #[schema(min_length = 64, max_length = 64, pattern = "^[0-9a-f]{64}$")]
+    pub hash: String,
+}
+
+/// A request to verify the access log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VerifyAccessLog {
+    /// Heads that were kept elsewhere, which the log has to agree with.
+    #[schema(max_items = 64)]
+    #[serde(default)]
+    pub heads: Vec<AccessLogHead>,
+}
+
+/// The outcome of a verification of the access log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccessLogReport {
+    /// Whether the chain is intact and every kept head agrees.
+    pub whole: bool,
+    /// The number of the first entry that is still there.
+    pub first_id: u64,
+    /// The position that the log states of itself.
+    pub head: AccessLogHead,
+    /// The number of entries.
+    pub entries: u64,
+    /// How many of them have no place in the chain: entries of releases whose log had none.
+    pub unchained: u64,
+    /// How many of the given heads are of entries that are still there, and agree.
+    pub kept_heads_met: u64,
+    /// How many of the given heads are of entries that were removed.
+    pub kept_heads_before: u64,
+    /// The first places at which the chain is broken, at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breaks: Vec<ChainBreak>,
+    /// The last position that is on the key server's audit log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anchored: Option<AccessLogHead>,
+}
+
+/// How long the access log is kept, and how large it may become. When it is full of entries that
+/// have to be kept, changes are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccessLogRetention {
+    /// How long entries are kept, in seconds.
+    pub keep_s: u64,
+    /// The greatest size, in bytes of keys and values.
+    pub room_bytes: u64,
+    /// The present size, in bytes.
+    pub bytes: u64,
+    /// The number of entries.
+    pub entries: u64,
+    /// When the oldest entry was written, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_unix_ms: Option<u64>,
+}
+
+/// A request for another retention of the access log. What is absent stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetAccessLogRetention {
+    /// How long entries are kept, in seconds: 30 days to ten years.
+    #[schema(minimum = 2592000, maximum = 316224000)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_s: Option<u64>,
+    /// The greatest size, in bytes: 1 MiB to 64 GiB.
+    #[schema(minimum = 1048576, maximum = 68719476736_u64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room_bytes: Option<u64>,
 }
 
 /// Selects entries of the access log, oldest first.

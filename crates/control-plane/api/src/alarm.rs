@@ -67,6 +67,10 @@ pub enum AlarmKind {
     Orphan,
     /// The inventory has a VM that its host cannot find.
     VmMissing,
+    /// The access log is full or almost full of entries that have to be kept.
+    AccessLogFull,
+    /// The chain of the access log is broken: entries were changed, removed or added.
+    AccessLogBroken,
     /// A kind that this version of the program does not know.
     #[serde(other)]
     Unknown,
@@ -96,6 +100,8 @@ impl AlarmKind {
             Self::DataKeysOverdue => "data_keys_overdue",
             Self::Orphan => "orphan",
             Self::VmMissing => "vm_missing",
+            Self::AccessLogFull => "access_log_full",
+            Self::AccessLogBroken => "access_log_broken",
             Self::Unknown => "unknown",
         }
     }

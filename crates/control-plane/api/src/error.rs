@@ -88,6 +88,8 @@ pub enum ErrorCode {
     DatastoreFull,
     /// The datastore cannot be read or written.
     DatastoreUnavailable,
+    /// The access log is full, so nothing is changed that it could not have.
+    AccessLogFull,
     /// The host refused or failed.
     HostFailed,
     /// The task was cancelled.
@@ -105,7 +107,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// The codes that a server of this version uses.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Malformed,
         Self::Invalid,
         Self::Unauthorized,
@@ -130,6 +132,7 @@ impl ErrorCode {
         Self::NoHost,
         Self::DatastoreFull,
         Self::DatastoreUnavailable,
+        Self::AccessLogFull,
         Self::HostFailed,
         Self::Cancelled,
         Self::Unavailable,
@@ -157,6 +160,7 @@ impl ErrorCode {
             | Self::NoHost
             | Self::DatastoreFull
             | Self::DatastoreUnavailable
+            | Self::AccessLogFull
             | Self::HostFailed => 409,
             Self::Stale => 412,
             Self::TooLarge => 413,

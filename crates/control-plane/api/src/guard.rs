@@ -8,7 +8,7 @@
 use crate::Privilege;
 use crate::access::{
     ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Explain, MoveVm,
-    RenewSecondFactor, SignIn,
+    RenewSecondFactor, SetAccessLogRetention, SignIn, VerifyAccessLog,
 };
 use crate::datastore::{AddDatastore, RebuildDatastore};
 use crate::policy::CreatePolicy;
@@ -520,4 +520,6 @@ whole! {
     CreateGrant { user, role, scope }
     CreateToken { name, role, scope, expires_unix_seconds }
     Explain { user, operation, vm }
+    VerifyAccessLog { heads }
+    SetAccessLogRetention { keep_s, room_bytes }
 }

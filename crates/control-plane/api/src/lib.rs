@@ -39,7 +39,7 @@ pub mod volume;
 pub use error::{ErrorBody, ErrorCode, Problem};
 pub use name::Name;
 pub use object::{ObjectKind, ObjectRef, Reference};
-pub use operations::{Method, OPERATIONS, Operation, Touches, operation};
+pub use operations::{Method, OPERATIONS, Operation, Touches, WhenFull, operation};
 pub use page::{ListQuery, Page};
 pub use privilege::{BuiltInRole, Privilege, PrivilegeSet};
 

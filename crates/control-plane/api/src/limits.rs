@@ -80,3 +80,25 @@ pub const VOLUME_CHANGES_MAX: usize = 64;
 /// The longest reference to an object, in characters: a VM's name or id, and that of one of its
 /// disks.
 pub const REFERENCE_CHARACTERS_MAX: usize = 128;
+
+/// Shortest time that entries of the access log are kept, in seconds: 30 days.
+pub const ACCESS_LOG_KEEP_MIN_S: u64 = 30 * 86_400;
+
+/// Longest time that entries of the access log are kept, in seconds: ten years.
+pub const ACCESS_LOG_KEEP_MAX_S: u64 = 3660 * 86_400;
+
+/// How long entries of the access log are kept by default, in seconds: twelve months.
+pub const ACCESS_LOG_KEEP_DEFAULT_S: u64 = 366 * 86_400;
+
+/// Least room of the access log, in bytes.
+pub const ACCESS_LOG_ROOM_MIN_BYTES: u64 = 1 << 20;
+
+/// Most room of the access log, in bytes.
+pub const ACCESS_LOG_ROOM_MAX_BYTES: u64 = 64 << 30;
+
+/// Room of the access log by default, in bytes: 10,000 VMs, two requests a day for each, for twelve
+/// months, at 500 bytes an entry.
+pub const ACCESS_LOG_ROOM_DEFAULT_BYTES: u64 = 4 << 30;
+
+/// Most kept heads of the access log in one verification.
+pub const ACCESS_LOG_HEADS_MAX: usize = 64;

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::access::AccessKind;
 use crate::guard::{Guard, Needs};
 use crate::privilege::Privilege;
 
@@ -73,8 +74,38 @@ pub struct Operation {
     pub touches: Touches,
     /// Who may call it.
     pub guard: Guard,
+    /// The kind of entry that the access log has of it once it is done; `None` for one that changes
+    /// nothing.
+    pub on_record: Option<AccessKind>,
+    /// Whether it is done when the access log is full.
+    pub when_full: WhenFull,
 }
 
+/// What becomes of an operation that is on record when the access log is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is refused.
+    Refused,
+    /// It is done as long as there is room in the reserve: what stops guests, takes access away, or
+    /// looks into the log.
+    Reserve,
+    /// It is done in any case: what makes room.
+    Done,
+}
+
+impl Operation {
+    /// The same, with another kind of entry than its method has.
+    const fn with_record(self, on_record: Option<AccessKind>) -> Self {
+        Self { on_record, ..self }
+    }
+
+    /// The same, for when the access log is full.
+    const fn when_full(self, when_full: WhenFull) -> Self {
+        Self { when_full, ..self }
+    }
+}
+
+/// An operation. One with a method that changes something is on record as a change.
 const fn op(
     id: &'static str,
     method: Method,
@@ -82,7 +113,11 @@ const fn op(
     touches: Touches,
     guard: Guard,
 ) -> Operation {
-    Operation { id, method, path, touches, guard }
+    let on_record = match method {
+        Method::Get => None,
+        Method::Post | Method::Patch | Method::Delete => Some(AccessKind::Changed),
+    };
+    Operation { id, method, path, touches, guard, on_record, when_full: WhenFull::Refused }
 }
 
 /// Callers with these privileges, whether the object is encrypted or not.
@@ -104,6 +139,9 @@ pub const OPERATIONS: &[Operation] = {
     const POWER: Guard = plain(&[P::Power]);
     const ROLES: Guard = plain(&[P::Roles]);
     const AUDIT: Guard = plain(&[P::Audit]);
+    const READ: Option<AccessKind> = Some(AccessKind::Read);
+    const RESERVE: WhenFull = WhenFull::Reserve;
+    const UNRECORDED: Option<AccessKind> = Option::None;
     &[
         op("vm_list", Get, "/v1/vms", None, Guard::Callers),
         op("vm_create", Post, "/v1/vms", Ciphertext, Guard::Request),
@@ -115,10 +153,10 @@ pub const OPERATIONS: &[Operation] = {
         op("vm_delete", Delete, "/v1/vms/{vm}", Ciphertext, plain(&[P::Delete])),
         op("vm_unregister", Post, "/v1/vms/{vm}/unregister", Ciphertext, plain(&[P::Delete])),
         op("vm_start", Post, "/v1/vms/{vm}/start", GuestControl, POWER),
-        op("vm_stop", Post, "/v1/vms/{vm}/stop", GuestControl, POWER),
+        op("vm_stop", Post, "/v1/vms/{vm}/stop", GuestControl, POWER).when_full(RESERVE),
         op("vm_restart", Post, "/v1/vms/{vm}/restart", GuestControl, POWER),
-        op("vm_pause", Post, "/v1/vms/{vm}/pause", GuestControl, POWER),
-        op("vm_suspend", Post, "/v1/vms/{vm}/suspend", GuestControl, POWER),
+        op("vm_pause", Post, "/v1/vms/{vm}/pause", GuestControl, POWER).when_full(RESERVE),
+        op("vm_suspend", Post, "/v1/vms/{vm}/suspend", GuestControl, POWER).when_full(RESERVE),
         op("vm_resume", Post, "/v1/vms/{vm}/resume", GuestControl, POWER),
         op("vm_reset", Post, "/v1/vms/{vm}/reset", GuestControl, POWER),
         op("vm_dump", Post, "/v1/vms/{vm}/dumps", GuestData, needs(&[P::Export], &[P::Access])),
@@ -148,7 +186,7 @@ pub const OPERATIONS: &[Operation] = {
             Ciphertext,
             plain(&[P::Snapshot]),
         ),
-        op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData, VIEW),
+        op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData, VIEW).with_record(Some(AccessKind::Ticket)),
         op("vm_add_disk", Post, "/v1/vms/{vm}/disks", Ciphertext, needs(&[P::Configure], &[P::AddDisk])),
         op(
             "vm_remove_disk",
@@ -185,7 +223,7 @@ pub const OPERATIONS: &[Operation] = {
         op("vm_stats", Get, "/v1/vms/{vm}/stats", None, VIEW),
         op("volume_list", Get, "/v1/volumes", None, Guard::Callers),
         op("volume_limits", Get, "/v1/volumes/limits", None, Guard::Callers),
-        op("volume_read", Post, "/v1/volumes/readings", Ciphertext, Guard::Entries),
+        op("volume_read", Post, "/v1/volumes/readings", Ciphertext, Guard::Entries).with_record(UNRECORDED),
         op("volume_change", Post, "/v1/volumes/changes", Ciphertext, Guard::Entries),
         op("volume_show", Get, "/v1/volumes/{volume}", None, VIEW),
         op("datastore_list", Get, "/v1/datastores", None, Guard::Callers),
@@ -209,19 +247,21 @@ pub const OPERATIONS: &[Operation] = {
         op("key_provider_list", Get, "/v1/key-providers", None, Guard::Callers),
         op("task_list", Get, "/v1/tasks", None, Guard::Callers),
         op("task_show", Get, "/v1/tasks/{task}", None, Guard::Callers),
-        op("task_cancel", Delete, "/v1/tasks/{task}", None, Guard::Callers),
+        op("task_cancel", Delete, "/v1/tasks/{task}", None, Guard::Callers).when_full(RESERVE),
         op("event_list", Get, "/v1/events", None, Guard::Callers),
         op("event_stream", Get, "/v1/events/stream", None, Guard::Callers),
         op("alarm_list", Get, "/v1/alarms", None, Guard::Callers),
         op("vm_move", Post, "/v1/vms/{vm}/folder", None, ROLES),
-        op("sign_in", Post, "/v1/sessions", None, Guard::Everyone),
+        op("sign_in", Post, "/v1/sessions", None, Guard::Everyone)
+            .with_record(Some(AccessKind::SignedIn))
+            .when_full(RESERVE),
         op("session_list", Get, "/v1/sessions", None, Guard::Callers),
-        op("session_end", Delete, "/v1/sessions/{session}", None, Guard::Callers),
+        op("session_end", Delete, "/v1/sessions/{session}", None, Guard::Callers).when_full(RESERVE),
         op("me_show", Get, "/v1/me", None, Guard::Callers),
         op("user_list", Get, "/v1/users", None, AUDIT),
         op("user_create", Post, "/v1/users", None, ROLES),
-        op("user_delete", Delete, "/v1/users/{user}", None, ROLES),
-        op("user_password", Post, "/v1/users/{user}/password", None, Guard::Callers),
+        op("user_delete", Delete, "/v1/users/{user}", None, ROLES).when_full(RESERVE),
+        op("user_password", Post, "/v1/users/{user}/password", None, Guard::Callers).when_full(RESERVE),
         op("user_second_factor", Post, "/v1/users/{user}/second-factor", None, Guard::Callers),
         op("role_list", Get, "/v1/roles", None, Guard::Callers),
         op("role_create", Post, "/v1/roles", None, ROLES),
@@ -231,14 +271,21 @@ pub const OPERATIONS: &[Operation] = {
         op("folder_delete", Delete, "/v1/folders/{folder}", None, ROLES),
         op("grant_list", Get, "/v1/grants", None, Guard::Callers),
         op("grant_create", Post, "/v1/grants", None, Guard::Callers),
-        op("grant_delete", Delete, "/v1/grants/{grant}", None, Guard::Callers),
+        op("grant_delete", Delete, "/v1/grants/{grant}", None, Guard::Callers).when_full(RESERVE),
         op("token_list", Get, "/v1/tokens", None, Guard::Callers),
         op("token_create", Post, "/v1/tokens", None, Guard::Callers),
         op("token_rotate", Post, "/v1/tokens/{token}/rotate", None, Guard::Callers),
-        op("token_revoke", Delete, "/v1/tokens/{token}", None, Guard::Callers),
-        op("access_review", Get, "/v1/access", None, AUDIT),
-        op("access_explain", Post, "/v1/access/explanations", None, AUDIT),
-        op("access_log", Get, "/v1/access/log", None, AUDIT),
+        op("token_revoke", Delete, "/v1/tokens/{token}", None, Guard::Callers).when_full(RESERVE),
+        op("access_review", Get, "/v1/access", None, AUDIT).with_record(READ).when_full(RESERVE),
+        op("access_explain", Post, "/v1/access/explanations", None, AUDIT).with_record(UNRECORDED),
+        op("access_log", Get, "/v1/access/log", None, AUDIT).with_record(READ).when_full(RESERVE),
+        op("access_log_retention", Get, "/v1/access/log/retention", None, AUDIT),
+        op("access_log_retention_set", Patch, "/v1/access/log/retention", None, plain(&[P::Audit, P::Roles]))
+            .when_full(WhenFull::Done),
+        op("access_log_head", Get, "/v1/access/log/head", None, AUDIT).with_record(READ).when_full(RESERVE),
+        op("access_log_verify", Post, "/v1/access/log/verifications", None, AUDIT)
+            .with_record(READ)
+            .when_full(RESERVE),
         op("openapi", Get, "/openapi.json", None, Guard::Everyone),
         op("healthz", Get, "/healthz", None, Guard::Everyone),
         op("readyz", Get, "/readyz", None, Guard::Everyone),

@@ -1,6 +1,7 @@
 //! The control plane's interface to keys and grants. It names keys, requests new ones and lets
 //! hosts fetch them, but never sees one.
 
+use strongroom_api::access::AccessLogHead;
 use strongroom_api::key::{KeyProvider, KeyStanding};
 use strongroom_host::protocol::{Grant, VmGeneration};
 use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId};
@@ -86,6 +87,12 @@ pub trait VmKeys: Send + Sync {
     /// # Errors
     /// [`KeyProblem`]: nothing is on record.
     fn record_use(&self, vm: VmId, what: &str, by: &str) -> Result<(), KeyProblem>;
+
+    /// Records the head of the access log in the audit log, durably.
+    ///
+    /// # Errors
+    /// [`KeyProblem`]: nothing is on record.
+    fn record_access_head(&self, head: &AccessLogHead) -> Result<(), KeyProblem>;
 
     /// Returns the states of keys, in the given order.
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding>;

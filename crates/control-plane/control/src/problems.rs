@@ -14,7 +14,11 @@ pub fn failure(failure: &Failure) -> Problem {
         Failure::Store(StoreError::Full { .. }) => Problem::new(ErrorCode::Unavailable, failure.to_string())
             .next("make room on the file system of the control plane's home"),
         Failure::Raced => too_many_races(),
-        _ => {
+        Failure::AccessLogFull { .. } => Problem::new(ErrorCode::AccessLogFull, failure.to_string()).next(
+            "`strongroom access retention --room SIZE` gives it more room; or export it \
+             (`strongroom access log --after N --json`), and keep it for a shorter time (`--keep TIME`)",
+        ),
+        Failure::Store(_) | Failure::Damaged { .. } | Failure::UnknownFormat(_) => {
             tracing::error!(%failure, "the inventory cannot be used");
             Problem::new(ErrorCode::Unavailable, "the inventory cannot be written or read now")
                 .next("see the control plane's log; ask again with the same Idempotency-Key")

@@ -9,10 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::{Value, json};
 use strongroom_api::guard::Guard;
 use strongroom_api::limits::{
-    CODE_DIGITS, CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S, CRYPTOPERIOD_UNIT_S, DESCRIPTION_MAX_BYTES,
-    DISK_LATENCY_P99_MAX_MS, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, REFERENCE_CHARACTERS_MAX,
-    SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S,
-    SNAPSHOT_RULES_MAX, STOP_TIMEOUT_MAX_S, VOLUME_CHANGES_MAX,
+    ACCESS_LOG_HEADS_MAX, ACCESS_LOG_KEEP_MAX_S, ACCESS_LOG_KEEP_MIN_S, ACCESS_LOG_ROOM_MAX_BYTES,
+    ACCESS_LOG_ROOM_MIN_BYTES, CODE_DIGITS, CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S, CRYPTOPERIOD_UNIT_S,
+    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN,
+    REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S,
+    SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, STOP_TIMEOUT_MAX_S, VOLUME_CHANGES_MAX,
 };
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
@@ -348,6 +349,13 @@ fn the_documents_bounds_are_the_limits() {
     bound("Password maxLength", text(PASSWORD_BYTES_MAX));
     bound("SignIn.code minLength", text(CODE_DIGITS));
     bound("SignIn.code maxLength", text(CODE_DIGITS));
+    bound("AccessLogHead.hash minLength", 64);
+    bound("AccessLogHead.hash maxLength", 64);
+    bound("SetAccessLogRetention.keep_s minimum", ACCESS_LOG_KEEP_MIN_S);
+    bound("SetAccessLogRetention.keep_s maximum", ACCESS_LOG_KEEP_MAX_S);
+    bound("SetAccessLogRetention.room_bytes minimum", ACCESS_LOG_ROOM_MIN_BYTES);
+    bound("SetAccessLogRetention.room_bytes maximum", ACCESS_LOG_ROOM_MAX_BYTES);
+    bound("VerifyAccessLog.heads maxItems", text(ACCESS_LOG_HEADS_MAX));
     bound("Reference maxLength", text(REFERENCE_CHARACTERS_MAX));
     bound("VolumeReading.chunk_bytes minimum", ChunkSize::LEAST.bytes());
     bound("VolumeReading.chunk_bytes maximum", ChunkSize::MOST.bytes());

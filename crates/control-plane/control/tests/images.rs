@@ -115,7 +115,7 @@ fn a_vm_whose_image_does_not_come_is_taken_back_with_its_key() {
     // The task is cancelled.
     let task = control.create_vm(&caller(4), &filled("web1")).unwrap();
     awaited(&site, &control, &task);
-    control.cancel_task(task.id).unwrap();
+    control.cancel_task(&caller(9_000), task.id).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
 

@@ -14,6 +14,7 @@ use strongroom_api::vm::{
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
+use strongroom_control::inventory::Wanted;
 use strongroom_host::protocol::PowerState;
 use strongroom_store::KeyRange;
 use support::{Site, caller, copy, create, settle_down};
@@ -219,6 +220,8 @@ fn with_datastore(site: &Site) {
 
 /// The invariants whenever everything is at rest.
 fn check(site: &Site, control: &Control) {
+    let log = control.look_at_access_log(&[]).unwrap();
+    assert!(log.whole, "{log:?}");
     let index = control.inventory.read();
     assert_eq!(index.open_tasks_count(), 0);
     let inside = site.host.lock();
@@ -297,6 +300,10 @@ fn run(acts: &[Act], kills: Vec<u16>) -> usize {
         match (expected, answer) {
             (Some(Ok(())), Some(Ok(task))) => {
                 killer.rest();
+                let wanted = Wanted { after: None, since_unix_ms: None, by: None, limit: 1000 };
+                let log = killer.control.inventory.access_log().unwrap().page(&wanted).unwrap();
+                let entries = log.items.iter().filter(|entry| entry.task == Some(task.id)).count();
+                assert_eq!(entries, 1, "{act:?} is on record once");
                 let task = killer.control.show_task(task.id).unwrap();
                 let in_the_way = matches!(act, Act::Create(vm, _) | Act::Link(_, vm) | Act::Copy(_, vm)
                     if model[vm] == Vm::Unregistered);

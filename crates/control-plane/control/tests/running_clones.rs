@@ -128,7 +128,7 @@ fn a_copy_that_is_cancelled_or_fails_leaves_no_snapshot() {
     site.keys.lock().unavailable = true;
     let task = control.clone_vm(&caller(1), "web1", &copy("web2")).unwrap();
     assert!(settle_down(&site, &control));
-    control.cancel_task(task.id).unwrap();
+    control.cancel_task(&caller(9_000), task.id).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(ended(&control, &task).0, TaskState::Cancelled);
     assert_eq!(control.show_vm("web1").unwrap().summary.task, None);
@@ -138,7 +138,7 @@ fn a_copy_that_is_cancelled_or_fails_leaves_no_snapshot() {
     let task = control.clone_vm(&caller(2), "web1", &copy("web2")).unwrap();
     step_until(&site, &control, &task, copies);
     assert_eq!(snapshots(&control, "web1"), ["clone-web2"]);
-    control.cancel_task(task.id).unwrap();
+    control.cancel_task(&caller(9_000), task.id).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(ended(&control, &task).0, TaskState::Cancelled);
     assert_eq!(code(control.show_vm("web2")), ErrorCode::NotFound);

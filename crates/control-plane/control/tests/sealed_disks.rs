@@ -110,7 +110,7 @@ fn what_fails_or_is_cancelled_is_taken_back() {
         control.advance(task.id).unwrap();
     }
     control.advance(task.id).unwrap();
-    control.cancel_task(task.id).unwrap();
+    control.cancel_task(&caller(9_000), task.id).unwrap();
     assert_eq!(state(&site, &control, &task), TaskState::Cancelled);
     assert_eq!(disks(&control.show_vm("web1").unwrap()), [(true, None)]);
     control.start_vm(&caller(4), "web1", &StartVm::default()).unwrap();

@@ -157,7 +157,7 @@ fn a_group_that_is_void_leaves_nothing_and_its_vms_go_on() {
     assert_eq!(names(&control), [vec!["monday", "tuesday"], vec!["monday", "tuesday"], vec!["monday"]]);
     // A task that is cancelled in time makes nothing.
     let task = ask(&control, 13, "wednesday", &["db1"]).unwrap();
-    control.cancel_task(task.id).unwrap();
+    control.cancel_task(&caller(9_000), task.id).unwrap();
     assert_eq!(ended(&site, &control, &task).state, TaskState::Cancelled);
     assert_eq!(names(&control)[0], ["monday", "tuesday"]);
     // The next changes work, and nothing is left of the group.

@@ -53,7 +53,7 @@ fn a_start_that_waits_can_be_cancelled() {
     site.keys.lock().unavailable = true;
     let task = control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
-    control.cancel_task(task.id).unwrap();
+    control.cancel_task(&caller(9_000), task.id).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
     let vm = control.show_vm("web1").unwrap().summary;
@@ -69,7 +69,7 @@ fn a_creation_that_is_cancelled_leaves_nothing() {
     site.keys.lock().unavailable = true;
     let task = control.create_vm(&caller(1), &create("web1", true)).unwrap();
     assert!(settle_down(&site, &control));
-    control.cancel_task(task.id).unwrap();
+    control.cancel_task(&caller(9_000), task.id).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
     assert_eq!(code(control.show_vm("web1")), ErrorCode::NotFound);
@@ -245,7 +245,7 @@ fn a_move_is_over_when_it_is_on_the_audit_log() {
     site.keys.lock().log_is_full = true;
     let task = control.rotate_key(&caller(2), "web1", &RotateKey::default()).unwrap();
     assert!(settle_down(&site, &control));
-    control.cancel_task(task.id).unwrap();
+    control.cancel_task(&caller(9_000), task.id).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
     assert_eq!(on_record(), (1, 2));
@@ -878,7 +878,7 @@ fn a_linked_clone_hangs_on_a_snapshot_that_its_task_makes() {
     site.keys.lock().unavailable = true;
     let task = control.clone_vm(&caller(4), "web1", &link("web3")).unwrap();
     assert!(settle_down(&site, &control));
-    control.cancel_task(task.id).unwrap();
+    control.cancel_task(&caller(9_000), task.id).unwrap();
     site.keys.lock().unavailable = false;
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);

@@ -194,10 +194,14 @@ impl Caller {
     pub(super) fn entry_of(&self, kind: AccessKind, message: impl Into<String>) -> AccessEntry {
         AccessEntry {
             id: 0,
+            previous: None,
             at_unix_ms: 0,
             kind,
             by: self.name.clone(),
             from: self.from.map(address_text),
+            operation: self.operation.map(str::to_owned),
+            object: None,
+            task: None,
             message: message.into(),
             repeated: None,
         }
@@ -289,23 +293,31 @@ impl Control {
     /// [`Problem`] if it cannot be recorded.
     pub fn record_refusal(&self, caller: &Caller, operation: &str, problem: &Problem) -> Result<(), Problem> {
         let message = format!("{operation}: {}", problem.message);
-        self.record_limited(&caller.name, caller.entry_of(AccessKind::Refused, message))
+        self.record_limited(caller, &caller.name, caller.entry_of(AccessKind::Refused, message))
     }
 
     /// Records an entry of the access log before what it reports is done.
-    pub(super) fn record_access(&self, entry: AccessEntry) -> Result<(), Problem> {
-        self.race(|| Ok(self.inventory.commit(self.draft().access(entry.clone()))?))
+    pub(super) fn record_access(&self, caller: &Caller, entry: AccessEntry) -> Result<(), Problem> {
+        self.race(|| Ok(self.commit_for(caller, self.draft(), entry.clone())?))
     }
 
     /// As [`record_access`](Self::record_access), unless there were many of this key within the
     /// hour.
-    pub(super) fn record_limited(&self, key: &str, entry: AccessEntry) -> Result<(), Problem> {
+    pub(super) fn record_limited(
+        &self,
+        caller: &Caller,
+        key: &str,
+        entry: AccessEntry,
+    ) -> Result<(), Problem> {
         match self.refusals.count(key, self.now_unix_ms()) {
             Counted::Kept { before } => {
                 let repeated = (before > 0).then_some(before);
-                self.record_access(AccessEntry { repeated, ..entry })
+                self.record_access(caller, AccessEntry { repeated, ..entry })
             }
-            Counted::Left => Ok(()),
+            Counted::Left => {
+                caller.receipt.give();
+                Ok(())
+            }
         }
     }
 }

@@ -320,7 +320,7 @@ impl Control {
 
     /// Lists who may do what.
     pub fn access_review(&self, caller: &Caller) -> Result<Review, Problem> {
-        self.record_access(caller.entry_of(AccessKind::Read, "the list of rights was read"))?;
+        self.record_access(caller, caller.entry_of(AccessKind::Read, "the list of rights was read"))?;
         let index = self.inventory.read();
         Ok(Review {
             users: index.users.iter().map(|user| user_view(&index, user)).collect(),
@@ -374,7 +374,7 @@ impl Control {
                 let (made, draft) = judge(&index, &rights)?;
                 (made, pinned(&index, caller.principal, draft))
             };
-            self.inventory.commit(draft.access(caller.entry_of(AccessKind::Changed, message.clone())))?;
+            self.commit_for(caller, draft, caller.entry_of(AccessKind::Changed, message.clone()))?;
             Ok::<_, Stop>(made)
         })
     }

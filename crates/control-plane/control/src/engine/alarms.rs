@@ -37,10 +37,10 @@ pub struct Certificate {
 
 /// The alarms that should be raised.
 #[derive(Default)]
-struct Wanted(BTreeMap<String, Alarm>);
+pub(super) struct Wanted(BTreeMap<String, Alarm>);
 
 impl Wanted {
-    fn raise(
+    pub(super) fn raise(
         &mut self,
         kind: AlarmKind,
         severity: Severity,
@@ -80,6 +80,7 @@ impl Control {
         let now = self.now_unix_ms() / 1000;
         self.review_providers(&mut wanted, now);
         self.review_keys(&mut wanted, now);
+        self.review_access_log(&mut wanted)?;
         {
             let index = self.inventory.read();
             for seat in &self.hosts {

@@ -1,9 +1,7 @@
-//! Tokens for programs, sessions, and the access log.
+//! Tokens for programs, and sessions.
 
-use strongroom_api::access::{
-    AccessEntry, AccessKind, AccessLogQuery, CreateToken, NewSession, NewToken, Session, SignIn, Token,
-};
-use strongroom_api::{ErrorCode, Page, Privilege, Problem};
+use strongroom_api::access::{AccessKind, CreateToken, NewSession, NewToken, Session, SignIn, Token};
+use strongroom_api::{ErrorCode, Privilege, Problem};
 use strongroom_types::hex;
 use uuid::Uuid;
 
@@ -12,14 +10,13 @@ use super::accounts::{
     account_name_is_free, covers, must_have, no_random, place_of_scope, scope_of, scope_text, tokens,
     unchecked, with_role, within,
 };
-use super::views::limit;
 use super::wishes::Caller;
 use super::{Control, Stop};
 use crate::bearer;
 use crate::inventory::{Index, Row};
 use crate::passwords::{PasswordHash, Verdict, step_of_code};
 use crate::problems;
-use crate::records::{CredentialRecord, CredentialUse, Place, Principal, RoleAt, UserRecord, event_id};
+use crate::records::{CredentialRecord, CredentialUse, Place, Principal, RoleAt, UserRecord};
 
 /// The longest life of a token, in seconds: 366 days.
 pub const TOKEN_LIFE_MAX_SECONDS: u64 = 366 * 86_400;
@@ -143,7 +140,8 @@ impl Control {
         wish: &SignIn,
         hash: &dyn PasswordHash,
     ) -> Result<NewSession, Problem> {
-        let caller = Caller { from: Some(from), ..Caller::machine(wish.user.as_str()) };
+        let caller =
+            Caller { from: Some(from), operation: Some("sign_in"), ..Caller::machine(wish.user.as_str()) };
         let (user, compared) = {
             let index = self.inventory.read();
             let user = index.users.iter().find(|user| user.name == wish.user).cloned();
@@ -159,7 +157,7 @@ impl Control {
         let refused = || -> Problem {
             let message = format!("sign-in as {} was refused", wish.user);
             let entry = caller.entry_of(AccessKind::SignInRefused, message);
-            match self.record_limited(REFUSED_SIGN_INS, entry) {
+            match self.record_limited(&caller, REFUSED_SIGN_INS, entry) {
                 Ok(()) => Problem::new(ErrorCode::Unauthorized, "user, password or code is wrong")
                     .next("each code counts once: wait for the next one"),
                 Err(problem) => problem,
@@ -207,37 +205,10 @@ impl Control {
                 (session_view(&index, &record), draft)
             };
             let entry = caller.entry_of(AccessKind::SignedIn, format!("{} signed in", wish.user));
-            self.inventory.commit(draft.access(entry))?;
+            self.commit_for(&caller, draft, entry)?;
             Ok(session)
         })?;
         session.map(|session| NewSession { session, token: token.into() }).ok_or_else(refused)
-    }
-
-    /// A page of the access log. That it was read is in it.
-    pub fn access_log(&self, caller: &Caller, query: &AccessLogQuery) -> Result<Page<AccessEntry>, Problem> {
-        let limit = limit(query.limit)?;
-        self.record_access(caller.entry_of(AccessKind::Read, "the access log was read"))?;
-        let index = self.inventory.read();
-        let is_meant = |entry: &AccessEntry| {
-            query.since_unix_seconds.is_none_or(|since| entry.at_unix_ms / 1000 >= since)
-                && query.by.as_ref().is_none_or(|by| entry.by == by.as_str())
-        };
-        let (items, total): (Vec<AccessEntry>, usize) = match query.after {
-            Some(after) => {
-                let after = event_id(after);
-                let later = || index.access.after(&after).filter(|row| is_meant(&row.0));
-                (later().take(limit).map(|row| row.0.clone()).collect(), later().count())
-            }
-            None => {
-                let all = || index.access.iter().filter(|row| is_meant(&row.0));
-                let mut newest: Vec<_> = all().rev().take(limit).map(|row| row.0.clone()).collect();
-                newest.reverse();
-                (newest, all().count())
-            }
-        };
-        let more = query.after.is_some() && total > items.len();
-        let next = items.last().filter(|_| more).map(|entry| entry.id.to_string());
-        Ok(Page { items, total: total as u64, next })
     }
 }
 

@@ -388,7 +388,7 @@ impl Control {
         let note = self.inventory.read().task(task).and_then(|task| task.task.note.clone());
         let why = note.unwrap_or_else(|| "it was not done when the next one was due".to_owned());
         self.due_snapshots.refused(seen.vm.id, &rule.rule, why);
-        if let Err(problem) = self.cancel_task(task) {
+        if let Err(problem) = self.cancel_task(&Caller::machine(SCHEDULER), task) {
             tracing::warn!(vm = %seen.vm.name, %problem, "a scheduled snapshot cannot be given up");
         }
     }

@@ -13,6 +13,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use strongroom_api::access::AccessKind;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{CreateVm, ImportDisk, Lifecycle, PowerState};
 use strongroom_api::{ErrorCode, Problem};
@@ -20,7 +21,7 @@ use strongroom_host::protocol::{DiskName, ImageFormat, OperationKind, OperationO
 
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
-use super::wishes::{Caller, image_format, state, use_of};
+use super::wishes::{Caller, about, image_format, state, use_of};
 use super::{Control, Stop};
 use crate::inventory::{Draft, Failure};
 use crate::problems;
@@ -113,7 +114,9 @@ impl Control {
             };
             record.task.awaits_image = None;
             let draft = self.noted(self.draft(), caller, record.task.id);
-            self.inventory.commit(draft.replace(&task, &record).unchanged(&vm))?;
+            let message = format!("an image was brought for {} of VM {}", awaited, vm.name);
+            let entry = about(&record.task, caller.entry_of(AccessKind::Changed, message));
+            self.commit_for(caller, draft.replace(&task, &record).unchanged(&vm), entry)?;
             Ok::<_, Stop>(Some(record.task))
         })?;
         if let Some(task) = &gone_on {

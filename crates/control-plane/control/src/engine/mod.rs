@@ -10,7 +10,7 @@
 //! 4. A start's generation is in the store before it is sent to anyone.
 //!
 //! - [`access`]: who may do what. [`accounts`]: users, roles, folders and grants. [`credentials`]:
-//!   tokens, sessions, the access log.
+//!   tokens, sessions. [`access_log`]: what is on record of all this.
 //! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
 //!   host.
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
@@ -21,6 +21,7 @@
 //! - [`volumes`]: lists and readings of volumes. [`volume_changes`]: changes of them.
 
 pub mod access;
+mod access_log;
 mod accounts;
 mod advance;
 mod alarms;
@@ -61,6 +62,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use strongroom_api::access::ChainBreak;
 use strongroom_api::task::Progress;
 use strongroom_api::{Name, ObjectRef, Problem};
 use strongroom_store::Store;
@@ -106,6 +108,8 @@ pub struct Control {
     pub schedule: Schedule,
     due_snapshots: DueSnapshots,
     refusals: access::Refusals,
+    /// Where the chain of the access log was found broken.
+    access_breaks: Mutex<Vec<ChainBreak>>,
     /// The progress of operations. It changes too fast for the store, and is read again after a
     /// restart.
     progress: Mutex<HashMap<Uuid, Progress>>,
@@ -158,6 +162,7 @@ impl Control {
             schedule,
             due_snapshots: DueSnapshots::default(),
             refusals: access::Refusals::default(),
+            access_breaks: Mutex::default(),
             progress,
             certificate,
             providers,

@@ -63,6 +63,7 @@ impl Standings {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use strongroom_api::access::AccessLogHead;
     use strongroom_api::key::KeyProvider;
     use strongroom_host::protocol::{Grant, VmGeneration};
     use strongroom_types::{KeyRequestId, ProviderName, VmId};
@@ -101,6 +102,10 @@ mod tests {
         }
 
         fn record_use(&self, _: VmId, _: &str, _: &str) -> Result<(), KeyProblem> {
+            Ok(())
+        }
+
+        fn record_access_head(&self, _: &AccessLogHead) -> Result<(), KeyProblem> {
             Ok(())
         }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use strongroom_api::access::AccessKind;
+use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
 use strongroom_api::vm::{DiskKind, ImageFormat, Ticket, TicketUse};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
@@ -58,7 +58,8 @@ impl Control {
         let seat = self.seat_of(&vm)?;
         let (kind, what) = use_of(wanted, vm.name.as_str());
         self.still_may(&self.inventory.read(), caller)?;
-        self.record_access(caller.entry_of(AccessKind::Ticket, what.clone()))?;
+        let entry = caller.entry_of(AccessKind::Ticket, what.clone());
+        self.record_access(caller, AccessEntry { object: Some(vm.object()), ..entry })?;
         self.put_on_record(caller, &vm, &what, MustRecord::OfEncrypted)?;
         let told = seat.host.ticket(vm.id, &request);
         let told = told.map_err(|error| problems::host(seat.name.as_str(), &error))?;

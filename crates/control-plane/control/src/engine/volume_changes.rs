@@ -65,12 +65,21 @@ impl Control {
                 Ok(task) => ChangeAnswer::Task(Box::new(task)),
                 Err(problem) => ChangeAnswer::Error(problem),
             };
-        Ok(VolumeChanges { changes: wanted.changes.iter().enumerate().map(answer).collect() })
+        let changes: Vec<_> = wanted.changes.iter().enumerate().map(answer).collect();
+        // With a task, its entry has given the receipt.
+        if changes.iter().all(|change| matches!(change, ChangeAnswer::Error(_))) {
+            caller.receipt.give();
+        }
+        Ok(VolumeChanges { changes })
     }
 
     /// Requests a change that the caller may make.
     fn permitted_change(&self, caller: Caller, change: &VolumeChange) -> Result<Task, Problem> {
-        let caller = self.admit_parts(caller, None, &Parts::of(change))?;
+        let refused = |problem: Problem| match self.record_refusal(&caller, "volume_change", &problem) {
+            Ok(()) => problem,
+            Err(unrecorded) => unrecorded,
+        };
+        let caller = self.admit_parts(caller.clone(), None, &Parts::of(change)).map_err(refused)?;
         self.change_volume(&caller, change)
     }
 

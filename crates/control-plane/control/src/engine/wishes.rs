@@ -3,8 +3,10 @@
 
 use std::net::IpAddr;
 use std::path::{Component, Path};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use strongroom_api::access::AccessKind;
+use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_api::datastore::AddDatastore;
 use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
 use strongroom_api::policy::CreatePolicy;
@@ -12,7 +14,7 @@ use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
     CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
 };
-use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Privilege, Problem};
+use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Privilege, Problem, WhenFull, operation};
 use strongroom_host::protocol::{DatastoreRequest, Dump, ImageFormat};
 use strongroom_types::counted;
 use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
@@ -29,11 +31,11 @@ use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
 use super::volume_changes::name_is_free;
 use super::{Control, Stop};
-use crate::inventory::{Draft, Index, Row, by_name_or_id};
+use crate::inventory::{Draft, Failure, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{
-    AskedBy, DatastoreRecord, NeedAt, Place, PolicyRecord, Principal, RequestRecord, TaskRecord, VmRecord,
-    Work, address_text,
+    AUTOMATIC, AskedBy, DatastoreRecord, NeedAt, Place, PolicyRecord, Principal, RequestRecord, SCHEDULER,
+    TaskRecord, VmRecord, Work, address_text,
 };
 
 /// The most open tasks: twice the VMs of a large site.
@@ -53,6 +55,27 @@ pub struct Caller {
     pub needs: Vec<NeedAt>,
     /// Identifies a repeated request.
     pub request: Option<RequestKey>,
+    /// The operation that it calls.
+    pub operation: Option<&'static str>,
+    /// Whether the access log has what came of the request.
+    pub receipt: Receipt,
+}
+
+/// Says that the access log has what came of a request, or that nothing did. The server answers no
+/// operation that changes something without it.
+#[derive(Clone, Debug, Default)]
+pub struct Receipt(Arc<AtomicBool>);
+
+impl Receipt {
+    /// It is on record, or there is nothing to record.
+    pub fn give(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it was given.
+    pub fn was_given(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl Caller {
@@ -64,7 +87,15 @@ impl Caller {
             from: None,
             needs: Vec::new(),
             request: None,
+            operation: None,
+            receipt: Receipt::default(),
         }
+    }
+
+    /// Whether the control plane asks by itself: nobody's action, so the access log has nothing of
+    /// it. Users and tokens do not have these names.
+    pub(super) fn is_automatic(&self) -> bool {
+        [AUTOMATIC, SCHEDULER].contains(&self.name.as_str())
     }
 
     /// The same caller, for a request that is not repeated.
@@ -410,12 +441,13 @@ impl Control {
     }
 
     /// Requests the cancellation of a task. It ends as soon as its work can be stopped.
-    pub fn cancel_task(&self, id: Uuid) -> Result<Task, Problem> {
+    pub fn cancel_task(&self, caller: &Caller, id: Uuid) -> Result<Task, Problem> {
         let cancelled = self.race(|| {
             let index = self.inventory.read();
             let task =
                 index.task(id).ok_or_else(|| problems::not_found(ObjectKind::Task, &id.to_string()))?;
             if task.task.state.is_over() || task.task.cancelling {
+                caller.receipt.give();
                 return Ok(task.task.clone());
             }
             if matches!(task.work, Work::Delete) {
@@ -425,7 +457,12 @@ impl Control {
             record.task.cancelling = true;
             let draft = self.draft().replace(task, &record);
             drop(index);
-            self.inventory.commit(draft)?;
+            let message = format!("the cancellation of {} was asked for", asked_for(&record.task));
+            self.commit_for(
+                caller,
+                draft,
+                about(&record.task, caller.entry_of(AccessKind::Changed, message)),
+            )?;
             Ok(record.task)
         })?;
         self.schedule.wake(id);
@@ -453,8 +490,24 @@ impl Control {
                 }
             }
         }
-        self.record_access(caller.entry_of(AccessKind::Changed, format!("task {id} was cancelled")))?;
-        self.cancel_task(id)
+        self.cancel_task(caller, id)
+    }
+
+    /// Commits what a caller changes, with its entry in the access log. Every change that somebody
+    /// asks for goes this way.
+    pub(super) fn commit_for(
+        &self,
+        caller: &Caller,
+        draft: Draft,
+        entry: AccessEntry,
+    ) -> Result<(), Failure> {
+        let draft = match caller.is_automatic() {
+            true => draft,
+            false => draft.when_full(when_full(&entry)).access(entry),
+        };
+        self.inventory.commit(draft)?;
+        caller.receipt.give();
+        Ok(())
     }
 
     /// A request about an idle VM. `change` sets the VM's desired state, and returns the work.
@@ -539,7 +592,11 @@ impl Control {
                 ),
             };
             draft = draft.create(&task).event(kind, object, message, Some(id));
-            self.inventory.commit(draft)?;
+            let message = match task.task.state {
+                TaskState::Done => done(task.kind(), &object.name),
+                _ => format!("{} was asked for", asked_for(&task.task)),
+            };
+            self.commit_for(caller, draft, about(&task.task, caller.entry_of(AccessKind::Changed, message)))?;
             Ok::<_, Stop>(task.task)
         })?;
         self.schedule.wake(task.id);
@@ -564,6 +621,7 @@ impl Control {
             )
             .next("use a new key for a new request"));
         }
+        caller.receipt.give();
         let task = index.task(known.task).map(|task| task.task.clone());
         task.map(Some).ok_or_else(|| {
             problems::conflict("this request was done, and its task is not in the history any more")
@@ -631,6 +689,32 @@ impl Control {
         let power = index.observed(vm.id).map_or(PowerState::Stopped, |seen| seen.power);
         if power.is_on() { Err(state(vm, power, "it has to be off").next(stop_it(vm))) } else { Ok(()) }
     }
+}
+
+/// What becomes of a change with this entry when the access log is full.
+fn when_full(entry: &AccessEntry) -> WhenFull {
+    match entry.kind {
+        AccessKind::Refused | AccessKind::SignInRefused => WhenFull::Reserve,
+        AccessKind::Removed => WhenFull::Done,
+        AccessKind::SignedIn
+        | AccessKind::Ticket
+        | AccessKind::Changed
+        | AccessKind::Read
+        | AccessKind::Unknown => {
+            let called = entry.operation.as_deref().and_then(operation);
+            called.map_or(WhenFull::Refused, |called| called.when_full)
+        }
+    }
+}
+
+/// A task in a sentence of the access log.
+fn asked_for(task: &Task) -> String {
+    format!("{} of {} {}", task.kind.as_str(), task.object.kind, task.object.name)
+}
+
+/// An entry of the access log about a task.
+pub(super) fn about(task: &Task, entry: AccessEntry) -> AccessEntry {
+    AccessEntry { object: Some(task.object.clone()), task: Some(task.id), ..entry }
 }
 
 /// Refuses the deletion of a VM that has volumes which were made on their own.

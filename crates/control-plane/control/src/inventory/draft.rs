@@ -1,20 +1,24 @@
 //! An uncommitted change of the inventory.
 
-use strongroom_api::ObjectRef;
 use strongroom_api::access::AccessEntry;
 use strongroom_api::event::Event;
-use strongroom_store::{Is, Transaction};
+use strongroom_api::{ObjectRef, WhenFull};
+use strongroom_store::{Is, Store, Transaction};
 use uuid::Uuid;
 
+use super::access_log::{Era, Removal, most_bytes};
 use super::{Failure, NextNumbers, Row};
-use crate::records::{AccessRecord, Named, Record};
+use crate::records::{AccessRetentionRecord, Named, Record};
 
 /// Records to create, replace and remove, with the events of the change.
+#[derive(Clone)]
 #[must_use]
 pub struct Draft {
     transaction: Transaction,
     events: Vec<Event>,
     access: Vec<AccessEntry>,
+    removal: Option<Removal>,
+    when_full: WhenFull,
     failed: Option<Failure>,
     at_unix_ms: u64,
 }
@@ -26,6 +30,8 @@ impl Draft {
             transaction: Transaction::new(),
             events: Vec::new(),
             access: Vec::new(),
+            removal: None,
+            when_full: WhenFull::Refused,
             failed: None,
             at_unix_ms: now_unix_ms,
         }
@@ -112,6 +118,17 @@ impl Draft {
         self
     }
 
+    /// What becomes of it when the access log is full: unless this is called, it is refused.
+    pub fn when_full(self, when_full: WhenFull) -> Self {
+        Self { when_full, ..self }
+    }
+
+    /// Removes the oldest entries of the access log, with the entry that says so.
+    pub(super) fn remove_access(mut self, removal: Removal, entry: AccessEntry) -> Self {
+        self.removal = Some(removal);
+        self.access(entry).when_full(WhenFull::Done)
+    }
+
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.failed.is_none()
@@ -129,16 +146,34 @@ impl Draft {
 
     /// Makes the transaction. Its events and entries are numbered from `next` on, which is
     /// advanced.
-    pub(super) fn into_transaction(self, next: &mut NextNumbers) -> Result<Transaction, Failure> {
+    pub(super) fn into_transaction(
+        self,
+        store: &dyn Store,
+        next: &mut NextNumbers,
+        retention: AccessRetentionRecord,
+    ) -> Result<Numbered, Failure> {
         let mut numbered = self;
         for event in std::mem::take(&mut numbered.events) {
             numbered = numbered.put(&Event { id: next.event, ..event });
             next.event += 1;
         }
-        for entry in std::mem::take(&mut numbered.access) {
-            numbered = numbered.put(&AccessRecord(AccessEntry { id: next.access, ..entry }));
-            next.access += 1;
+        let Self { transaction, access, removal, when_full, failed, .. } = numbered;
+        if let Some(failure) = failed {
+            return Err(failure);
         }
-        numbered.failed.map_or(Ok(numbered.transaction), Err)
+        if access.is_empty() {
+            return Ok(Numbered { transaction, era: None });
+        }
+        let most_bytes = most_bytes(retention, when_full);
+        let (transaction, era) =
+            next.chain.extend(store, access, removal.as_ref(), most_bytes, transaction)?;
+        Ok(Numbered { transaction, era: Some(era) })
     }
+}
+
+/// A transaction with its numbers.
+pub(super) struct Numbered {
+    pub transaction: Transaction,
+    /// Where it continues the access log, if it does.
+    pub era: Option<Era>,
 }

@@ -6,18 +6,16 @@ use std::sync::Arc;
 use strongroom_api::Name;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
-use strongroom_store::{Entries, Entry, KeyRange, Snapshot};
+use strongroom_store::{Entry, KeyRange, Snapshot};
 use strongroom_types::{SnapshotId, VmId, VolumeId};
 use uuid::Uuid;
 
 use super::table::{Row, Table};
-use super::{
-    ACCESS_KEPT, CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT,
-};
+use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
-    AccessRecord, CredentialRecord, DatastoreRecord, FolderRecord, GrantRecord, GroupRecord, HostRecord,
-    Named, ObservedRecord, PolicyRecord, Record, RequestRecord, RoleRecord, ScheduleRecord, TaskRecord,
-    TokenRecord, UserRecord, VmRecord, VolumeRecord,
+    AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord, FolderRecord,
+    GrantRecord, GroupRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord,
+    RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -57,22 +55,38 @@ pub struct Index {
     pub grants: Table<GrantRecord>,
     /// Sessions, and tokens with a role.
     pub credentials: Table<CredentialRecord>,
-    /// The access log, oldest first.
-    pub access: Table<AccessRecord>,
+    /// How long the access log is kept, if it was set.
+    pub retention: Table<AccessRetentionRecord>,
+    /// The last head of the access log that is on the key server's audit log.
+    pub anchor: Table<AccessAnchorRecord>,
     events: Table<Event>,
     vm_names: BTreeMap<String, String>,
     open_tasks: BTreeSet<String>,
 }
 
 impl Index {
-    /// Reads a whole snapshot.
-    pub(super) fn read(snapshot: Box<dyn Snapshot>) -> Result<Self, Failure> {
+    /// Reads a whole snapshot, without the access log.
+    pub(super) fn read(snapshot: &dyn Snapshot) -> Result<Self, Failure> {
         let mut index = Self::default();
-        for entry in Entries::new(snapshot, KeyRange::all()) {
-            let entry = entry?;
-            index.apply(&entry.key, Some(&entry))?;
+        let log = KeyRange::prefix(AccessRecord::PREFIX);
+        let before = KeyRange { start: Vec::new(), end: Some(log.start) };
+        let behind = KeyRange { start: log.end.unwrap_or_default(), end: None };
+        for part in [before, behind] {
+            let mut rest = Some(part);
+            while let Some(range) = rest {
+                let page = snapshot.range(&range, usize::MAX)?;
+                for entry in &page.entries {
+                    index.apply(&entry.key, Some(entry))?;
+                }
+                rest = page.rest;
+            }
         }
         Ok(index)
+    }
+
+    /// Whether the value of this key is in the index, or may be: the access log is not.
+    pub(super) fn has(key: &[u8]) -> bool {
+        !key.starts_with(AccessRecord::PREFIX.as_bytes())
     }
 
     /// Merges the present value of one key. Ignores keys of a later version.
@@ -112,10 +126,16 @@ impl Index {
             "folder" => drop(change(&mut self.folders, key, id, entry)?),
             "grant" => drop(change(&mut self.grants, key, id, entry)?),
             "credential" => drop(change(&mut self.credentials, key, id, entry)?),
-            "access" => drop(change(&mut self.access, key, id, entry)?),
+            "access-retention" => drop(change(&mut self.retention, key, id, entry)?),
+            "access-anchor" => drop(change(&mut self.anchor, key, id, entry)?),
             _ => {}
         }
         Ok(())
+    }
+
+    /// How long the access log is kept, and how large it may become.
+    pub fn access_retention(&self) -> AccessRetentionRecord {
+        self.retention.last().map(|row| *row.record).unwrap_or_default()
     }
 
     /// The roles that were given to a user.
@@ -223,13 +243,12 @@ impl Index {
         let requests = requests.into_iter().enumerate().filter(|(at, request)| {
             *at < too_many || request.at_unix_ms.saturating_add(REQUESTS_KEPT_MS) < now_unix_ms
         });
-        let access = self.access.iter().take(self.access.len().saturating_sub(ACCESS_KEPT));
         let now_unix_seconds = now_unix_ms / 1000;
         let ended = self.credentials.iter().filter(|credential| {
             credential.expires_unix_seconds.saturating_add(CREDENTIALS_KEPT_SECONDS) < now_unix_seconds
         });
         let keys = events.map(|event| event.key()).chain(tasks.map(|task| task.key()));
-        let keys = keys.chain(access.map(|entry| entry.key())).chain(ended.map(|ended| ended.key()));
+        let keys = keys.chain(ended.map(|ended| ended.key()));
         keys.chain(requests.map(|(_, request)| request.key())).take(most).collect()
     }
 }

@@ -8,8 +8,9 @@
 //! An event's number is assigned under a lock that is held until its transaction is handed to the
 //! store. The store judges transactions in that order, so numbers are in the order of revisions,
 //! and a reader of all events up to a number has missed none. The number of a transaction that
-//! loses a race is skipped.
+//! loses a race is skipped. Those of the access log have no gaps ([`access_log`]).
 
+mod access_log;
 mod draft;
 mod index;
 mod table;
@@ -18,10 +19,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_store::{Is, KeyRange, Outcome, Store, StoreError, Transaction, Watch};
 
-use crate::records::{FORMAT, META_KEY, Meta};
+use strongroom_types::display_bytes;
 
+use access_log::Chain;
+use draft::Numbered;
+
+use crate::records::{AUTOMATIC, FORMAT, META_KEY, Meta};
+
+pub use access_log::{AccessLog, Wanted, most_bytes};
 pub use draft::Draft;
 pub use index::{Index, by_id, by_name_or_id};
 pub use table::{Row, Table};
@@ -35,15 +43,17 @@ pub const TASKS_KEPT: usize = 5_000;
 pub const REQUESTS_KEPT_MS: u64 = 24 * 60 * 60 * 1000;
 /// The most requests that are remembered.
 pub const REQUESTS_KEPT: usize = 20_000;
-/// The number of entries of the access log that are kept: some tens of megabytes of memory.
-/// Refusals and failed sign-ins are counted by the minute, so that a caller cannot push others'
-/// entries out.
-pub const ACCESS_KEPT: usize = 100_000;
+/// How much longer than they have to be entries of the access log are kept, in milliseconds: a day,
+/// so that they are removed many at a time, because each removal is an entry.
+const ACCESS_SLACK_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long a session or token is known after its end, in seconds: a week, in which a person finds
 /// out why a program is refused.
 pub const CREDENTIALS_KEPT_SECONDS: u64 = 7 * 86_400;
 /// The most records that are removed in one transaction.
 const PRUNED_AT_A_TIME: usize = 100;
+/// How often a transaction is built again because one that the access log was to continue from has
+/// failed. Each time, another change has lost a race of its own.
+const REBUILT_MAX: usize = 256;
 
 /// Why the inventory cannot be read or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +72,18 @@ pub enum Failure {
         /// The error in it.
         reason: String,
     },
+    /// The access log has no room for the entry of a change.
+    #[error(
+        "the access log is full: it has {} of entries that have to be kept, and at most {} for this",
+        display_bytes(*bytes),
+        display_bytes(*most)
+    )]
+    AccessLogFull {
+        /// Its bytes.
+        bytes: u64,
+        /// The most that there may be of them with this change.
+        most: u64,
+    },
     /// The store has the format of a later version.
     #[error("the inventory has format {0}, and this program knows {FORMAT}")]
     UnknownFormat(u32),
@@ -71,7 +93,7 @@ pub enum Failure {
 #[derive(Debug)]
 struct NextNumbers {
     event: u64,
-    access: u64,
+    chain: Chain,
 }
 
 /// The inventory.
@@ -80,7 +102,7 @@ pub struct Inventory {
     index: RwLock<Index>,
     /// Held while changes are merged into the index.
     feed: Mutex<Box<dyn Watch>>,
-    /// The numbers of the next event and entry of the access log; locked while a transaction with
+    /// The number of the next event and the end of the access log; locked while a transaction with
     /// some is handed to the store.
     next: Mutex<NextNumbers>,
     /// Announces the index's revision to waiting tasks.
@@ -112,10 +134,10 @@ impl Inventory {
         let snapshot = store.snapshot()?;
         let from = snapshot.revision().next();
         let feed = store.watch(KeyRange::all(), from)?;
-        let index = Index::read(snapshot)?;
+        let index = Index::read(&*snapshot)?;
         let next = NextNumbers {
             event: index.events().last().map_or(1, |event| event.id + 1),
-            access: index.access.last().map_or(1, |entry| entry.0.id + 1),
+            chain: Chain::open(&*store)?,
         };
         Ok(Self {
             store,
@@ -159,16 +181,37 @@ impl Inventory {
         if draft.is_empty() {
             return Ok(());
         }
-        let pending = {
-            let mut next = self.next.lock();
-            self.store.submit(draft.into_transaction(&mut next)?)
-        };
-        let outcome = pending.wait()?;
-        self.catch_up()?;
-        match outcome {
-            Outcome::Committed(_) => Ok(()),
-            Outcome::Conflict(_) => Err(Failure::Raced),
+        for _ in 0..REBUILT_MAX {
+            let retention = self.read().access_retention();
+            let (pending, era, conditions) = {
+                let mut next = self.next.lock();
+                let Numbered { transaction, era } =
+                    draft.clone().into_transaction(&*self.store, &mut next, retention)?;
+                let conditions = transaction.conditions.len();
+                (self.store.submit(transaction), era, conditions)
+            };
+            let outcome = pending.wait();
+            if let (Some(era), Err(_) | Ok(Outcome::Conflict(_))) = (era, &outcome) {
+                self.next.lock().chain.forget(era);
+            }
+            let outcome = outcome?;
+            self.catch_up()?;
+            match outcome {
+                Outcome::Committed(_) => return Ok(()),
+                // Only the chain's condition, which is the last one, did not hold.
+                Outcome::Conflict(conflict) if era.is_some() && conflict.condition + 1 == conditions => {}
+                Outcome::Conflict(_) => return Err(Failure::Raced),
+            }
         }
+        Err(Failure::Raced)
+    }
+
+    /// The access log as it is now.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn access_log(&self) -> Result<AccessLog, Failure> {
+        AccessLog::open(&*self.store)
     }
 
     /// Merges the store's new changes into the index.
@@ -185,7 +228,7 @@ impl Inventory {
                     let snapshot = self.store.snapshot()?;
                     *feed = self.store.watch(KeyRange::all(), snapshot.revision().next())?;
                     newest = Some(snapshot.revision().0);
-                    *self.index.write() = Index::read(snapshot)?;
+                    *self.index.write() = Index::read(&*snapshot)?;
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -194,7 +237,7 @@ impl Inventory {
             newest = Some(last.revision.0);
             let snapshot = self.store.snapshot()?;
             let mut entries = Vec::with_capacity(changes.len());
-            for change in changes {
+            for change in changes.into_iter().filter(|change| Index::has(&change.key)) {
                 let entry = snapshot.get(&change.key)?;
                 entries.push((change.key, entry));
             }
@@ -217,11 +260,44 @@ impl Inventory {
         loop {
             let old = self.read().outdated(now_unix_ms, PRUNED_AT_A_TIME);
             if old.is_empty() {
-                return Ok(());
+                return self.prune_access(now_unix_ms);
             }
             let deletion = old.into_iter().fold(Transaction::new(), |all, key| all.delete(key));
             let _ = self.store.commit(deletion)?;
             self.catch_up()?;
+        }
+    }
+
+    /// Removes entries of the access log that do not have to be kept any more, some at a time, each
+    /// time with an entry.
+    fn prune_access(&self, now_unix_ms: u64) -> Result<(), Failure> {
+        let retention = self.read().access_retention();
+        let kept_from = now_unix_ms.saturating_sub(retention.keep_s.saturating_mul(1000));
+        let log = self.access_log()?;
+        let slack_ms = if log.is_almost_full(retention) { 0 } else { ACCESS_SLACK_MS };
+        if log.outdated(kept_from.saturating_sub(slack_ms), 1)?.is_none() {
+            return Ok(());
+        }
+        loop {
+            let removal = self.access_log()?.outdated(kept_from, PRUNED_AT_A_TIME)?;
+            let Some(removal) = removal else { return Ok(()) };
+            let entry = AccessEntry {
+                id: 0,
+                previous: None,
+                at_unix_ms: now_unix_ms,
+                kind: AccessKind::Removed,
+                by: AUTOMATIC.to_owned(),
+                from: None,
+                operation: None,
+                object: None,
+                task: None,
+                message: removal.message(),
+                repeated: None,
+            };
+            match self.commit(Draft::new(now_unix_ms).remove_access(removal, entry)) {
+                Ok(()) | Err(Failure::Raced) => {}
+                Err(failure) => return Err(failure),
+            }
         }
     }
 }

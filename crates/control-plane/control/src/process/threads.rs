@@ -38,6 +38,11 @@ const SNAPSHOTS_AT_A_TIME: usize = 16;
 /// oldest first: 1,024 volumes in 16 s.
 const SPACES_PAUSE: Duration = Duration::from_secs(1);
 
+/// The interval between verifications of the whole access log; the first one is at the start.
+const VERIFY_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The interval between looks whether the head of the access log has to go to the audit log.
+const ANCHOR_PAUSE: Duration = Duration::from_secs(10 * 60);
+
 /// The threads of a control plane.
 pub(super) struct Threads {
     end: Arc<End>,
@@ -74,6 +79,7 @@ impl Threads {
         threads.spawn("sample".to_owned(), sample)?;
         threads.spawn("spaces".to_owned(), read_spaces)?;
         threads.spawn("snapshots".to_owned(), make_snapshots)?;
+        threads.spawn("access-log".to_owned(), guard_access_log)?;
         Ok(threads)
     }
 
@@ -172,6 +178,25 @@ fn read_spaces(control: &Control, end: &End) {
 fn make_snapshots(control: &Control, end: &End) {
     while !end.within(SNAPSHOTS_PAUSE) {
         control.make_due_snapshots(SNAPSHOTS_AT_A_TIME);
+    }
+}
+
+/// Verifies the access log, and puts its head on the audit log.
+fn guard_access_log(control: &Control, end: &End) {
+    let mut verified: Option<Instant> = None;
+    loop {
+        if verified.is_none_or(|verified| verified.elapsed() >= VERIFY_PAUSE) {
+            if let Err(failure) = control.look_at_access_log(&[]) {
+                tracing::error!(%failure, "the access log cannot be verified");
+            }
+            verified = Some(Instant::now());
+        }
+        if end.within(ANCHOR_PAUSE) {
+            return;
+        }
+        if let Err(failure) = control.anchor_access_log() {
+            tracing::warn!(%failure, "the head of the access log cannot be noted");
+        }
     }
 }
 

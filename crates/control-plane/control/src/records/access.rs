@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use strongroom_api::access::AccessEntry;
+use strongroom_api::access::{AccessEntry, AccessLogHead};
+use strongroom_api::limits::{ACCESS_LOG_KEEP_DEFAULT_S, ACCESS_LOG_ROOM_DEFAULT_BYTES};
 use strongroom_api::{Name, Privilege, PrivilegeSet};
 use strongroom_types::{DatastoreId, VmId};
 use uuid::Uuid;
@@ -158,6 +159,48 @@ pub struct AskedBy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AccessRecord(pub AccessEntry);
+
+/// The key of [`AccessHeadRecord`].
+pub const ACCESS_HEAD_KEY: &str = "access-head";
+
+/// The head of the access log, in the transaction of each entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessHeadRecord {
+    /// The number of the last entry; 0 if there was none.
+    pub id: u64,
+    /// SHA-256 of that entry's value in the store, in hexadecimal.
+    pub hash: String,
+    /// The first entry of the chain. Those before it are of releases without one.
+    pub chained_from: u64,
+    /// The first entry that is still there.
+    pub first: u64,
+    /// The number of entries.
+    pub entries: u64,
+    /// The bytes of their keys and values.
+    pub bytes: u64,
+    /// The last entry that was removed, which the first one continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed: Option<AccessLogHead>,
+}
+
+/// How long the access log is kept, and how large it may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessRetentionRecord {
+    /// How long entries are kept, in seconds.
+    pub keep_s: u64,
+    /// The greatest size, in bytes of keys and values.
+    pub room_bytes: u64,
+}
+
+impl Default for AccessRetentionRecord {
+    fn default() -> Self {
+        Self { keep_s: ACCESS_LOG_KEEP_DEFAULT_S, room_bytes: ACCESS_LOG_ROOM_DEFAULT_BYTES }
+    }
+}
+
+/// The last head that the key server has on its audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessAnchorRecord(pub AccessLogHead);
 
 /// The text of an address in records.
 pub fn address_text(from: IpAddr) -> String {

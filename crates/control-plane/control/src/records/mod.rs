@@ -26,6 +26,9 @@
 //! | `grant/<id>` | [`GrantRecord`]: a role that a user has | the access room |
 //! | `credential/<SHA-256>` | [`CredentialRecord`]: a session, or a token with a role | the access room |
 //! | `access/<number, 20 digits>` | [`AccessRecord`]: an entry of the access log | the access room |
+//! | `access-head` | [`AccessHeadRecord`]: the last entry, and what of the log is there | with `access/` |
+//! | `access-retention/site` | [`AccessRetentionRecord`]: how long the access log is kept; absent by default | wishes |
+//! | `access-anchor/last` | [`AccessAnchorRecord`]: the last head on the key server's audit log | the access room |
 
 mod access;
 mod group;
@@ -35,8 +38,9 @@ mod task;
 mod vm;
 
 pub use access::{
-    AccessRecord, AskedBy, CredentialRecord, CredentialUse, FolderRecord, GrantRecord, NeedAt, Place,
-    Principal, RoleAt, RoleRecord, UserRecord, address_text,
+    ACCESS_HEAD_KEY, AccessAnchorRecord, AccessHeadRecord, AccessRecord, AccessRetentionRecord, AskedBy,
+    CredentialRecord, CredentialUse, FolderRecord, GrantRecord, NeedAt, Place, Principal, RoleAt, RoleRecord,
+    UserRecord, address_text,
 };
 pub use group::{GroupMember, GroupRecord, GroupState};
 pub use hardware::{DiskRecord, DiskSealing, Hardware};
@@ -216,6 +220,8 @@ record!(FolderRecord, "folder/", |folder| folder.id.to_string());
 record!(GrantRecord, "grant/", |grant| grant.id.to_string());
 record!(CredentialRecord, "credential/", |credential| credential.sha256.clone());
 record!(AccessRecord, "access/", |entry| event_id(entry.0.id));
+record!(AccessRetentionRecord, "access-retention/", |_retention| "site".to_owned());
+record!(AccessAnchorRecord, "access-anchor/", |_anchor| "last".to_owned());
 named!(UserRecord, "user-name/");
 named!(RoleRecord, "role-name/");
 named!(FolderRecord, "folder-name/");

@@ -155,7 +155,8 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
     match code {
         // Any operation refuses a query that it does not take.
         Code::Malformed => true,
-        Code::Unauthorized | Code::TooMany | Code::Timeout => !is_open || is_change,
+        // A refusal is on record, too.
+        Code::Unauthorized | Code::TooMany | Code::Timeout | Code::AccessLogFull => !is_open || is_change,
         Code::Forbidden => !is_open,
         Code::NotFound => operation.path.contains('{') || is_change || has_query,
         Code::Invalid => is_change || has_query,

@@ -20,7 +20,10 @@ impl IntoResponse for Refusal {
         let status =
             StatusCode::from_u16(self.0.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let unauthorized = self.0.code == ErrorCode::Unauthorized;
+        let problem = self.0.clone();
         let mut response = (status, Json(ErrorBody { error: self.0 })).into_response();
+        // For the access log.
+        response.extensions_mut().insert(problem);
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if unauthorized {

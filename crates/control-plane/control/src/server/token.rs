@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
+use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::middleware::Next;
@@ -80,17 +81,39 @@ pub(super) async fn require(State(api): State<Api>, mut request: Request, next: 
         return next.run(request).await;
     };
     let from = place.map(|place| place.from);
-    let caller = Caller { principal: holder.principal, from, ..Caller::machine(&holder.name) };
+    let (principal, on_behalf) = (holder.principal, Some(operation.id));
+    let caller = Caller { principal, from, operation: on_behalf, ..Caller::machine(&holder.name) };
     let parameters = request.extract_parts::<RawPathParams>().await;
     let first = parameters.as_ref().ok().and_then(|all| all.iter().next());
     let path = first.map(|(parameter, value)| PathPart { parameter, value });
     match api.control.admit(caller.clone(), operation, path) {
         Ok(admitted) => {
             request.extensions_mut().insert(Asker { admitted, operation: operation.id, sha256 });
-            next.run(request).await
+            let response = next.run(request).await;
+            on_record(&api, caller, operation, response).await
         }
         Err(problem) => refuse(&api, caller, operation.id, problem).await.into_response(),
     }
+}
+
+/// The answer, once the access log has what it has to have of the operation: a refusal that came
+/// after the caller was admitted is recorded here; a change or reading that is not on record is a
+/// defect, and not answered.
+async fn on_record(api: &Api, caller: Caller, operation: &'static Operation, response: Response) -> Response {
+    if caller.receipt.was_given() {
+        return response;
+    }
+    if response.status() == StatusCode::FORBIDDEN {
+        let problem = response.extensions().get::<Problem>().cloned();
+        let problem = problem.unwrap_or_else(|| Problem::new(ErrorCode::Forbidden, "it was refused"));
+        return refuse(api, caller, operation.id, problem).await.into_response();
+    }
+    if operation.on_record.is_some() && response.status().is_success() {
+        tracing::error!(operation = operation.id, "what was done is not in the access log");
+        return Refusal(Problem::new(ErrorCode::Internal, "what was done is not in the access log"))
+            .into_response();
+    }
+    response
 }
 
 /// Records a refusal, and answers with it.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use strongroom_api::access::AccessLogHead;
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
 use strongroom_api::vm::{CloneVm, CreateVm};
 use strongroom_control::engine::{Caller, Control, Next, RequestKey};
@@ -983,6 +984,8 @@ pub struct KeysInside {
     pub retired: BTreeSet<String>,
     /// The audit log's entries about uses of guest data.
     pub uses: Vec<String>,
+    /// Its entries about heads of the access log.
+    pub heads: Vec<AccessLogHead>,
     /// Its entries about moves.
     pub moves: Vec<MovedVm>,
     /// Whether it takes no entries about moves.
@@ -1071,6 +1074,10 @@ impl VmKeys for FakeKeys {
 
     fn record_use(&self, _: VmId, what: &str, by: &str) -> Result<(), KeyProblem> {
         self.call(|inside| inside.uses.push(format!("{what}, by {by}")))
+    }
+
+    fn record_access_head(&self, head: &AccessLogHead) -> Result<(), KeyProblem> {
+        self.call(|inside| inside.heads.push(head.clone()))
     }
 
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding> {

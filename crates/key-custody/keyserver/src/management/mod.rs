@@ -27,7 +27,7 @@ use strongroom_audit::limits::FILE_BYTES;
 use strongroom_audit::syslog::{ShipStatus, Shipper};
 use strongroom_audit::{Actor, AuditLog, HeadKey, Outcome, Record, Retention, Size};
 use strongroom_store::Store;
-use strongroom_types::display_bytes;
+use strongroom_types::{display_bytes, hex};
 use time::{Duration, OffsetDateTime};
 use zeroize::Zeroizing;
 
@@ -40,8 +40,8 @@ use self::questions::{
     Ask, AuditHead, BindKey, BrokerAdd, BrokerCreate, BrokeredKeys, CancelDestruction, CancelHandOver,
     CancelToken, Clients, ConfirmCustodians, ConfirmDestruction, ConfirmHandOver, CreateToken, Custodians,
     Effect, FenceVm, HandOvers, Hosts, KeepBackup, KeyHistory, MakeBackup, ProposeCustodians,
-    ProposeHandOver, Question, ReadBackup, RecordMove, RecordUse, RevokeClient, ScheduleDestruction, Status,
-    Tokens,
+    ProposeHandOver, Question, ReadBackup, RecordAccessHead, RecordMove, RecordUse, RevokeClient,
+    ScheduleDestruction, Status, Tokens,
 };
 use crate::access::{ClientId, Identity, KnownClient, Scope, scope};
 use crate::actor::{actor_of, within_limits};
@@ -202,6 +202,7 @@ impl Management {
                 check_use(&by)?;
                 done::<RecordUse>(&(), [vm.to_string()])
             }
+            Question::RecordAccessHead(_) => done::<RecordAccessHead>(&(), []),
             Question::RecordMove(RecordMove { moved }) => {
                 self.check_move(&moved)?;
                 Ok(done::<RecordMove>(&(), moved.about())?.with_fields(moved.fields()))
@@ -362,6 +363,9 @@ fn record_of(question: &Question, actor: Actor, outcome: Outcome) -> Record {
         // The contents of a refused question are not trusted.
         Question::RecordUse(RecordUse { what, by, .. }) if outcome == Outcome::Done => {
             record.field("use", what.clone()).field("by", by.clone())
+        }
+        Question::RecordAccessHead(RecordAccessHead { id, hash }) => {
+            record.field("entry", id.to_string()).field("hash", hex::encode(hash))
         }
         _ => record,
     }

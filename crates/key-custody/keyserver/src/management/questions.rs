@@ -103,6 +103,7 @@ questions! {
     AuditHead => AuditAnswer: "sign audit head", ReadAudit, Changes;
     RecordUse => (): "use of guest data", IssueGrants, Changes;
     RecordMove => (): "move volumes", RecordMove, Changes;
+    RecordAccessHead => (): "access log head", IssueGrants, Changes;
     MakeEvidence => EvidenceAnswer: "make evidence", ReadAudit, Changes;
     MakeBackup => BackupAnswer: "make backup", ManageBackup, Changes;
     ProposeCustodians => NamedCustody: "propose custodians", ManageBackup, Changes;
@@ -340,6 +341,17 @@ pub struct RecordUse {
 pub struct RecordMove {
     /// The move.
     pub moved: Move,
+}
+
+/// Records the head of a control plane's access log. Answered once it is durable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordAccessHead {
+    /// The number of the last entry.
+    pub id: u64,
+    /// SHA-256 of that entry.
+    #[serde(with = "strongroom_types::hex::array")]
+    pub hash: [u8; 32],
 }
 
 /// Requests a signed file with what the server knows of keys.

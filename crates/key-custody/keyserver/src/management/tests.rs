@@ -44,6 +44,7 @@ fn who_may(question: &Question) -> &'static [Role] {
         | Question::BindKey(_)
         | Question::BrokerAdd(_)
         | Question::BrokerCreate(_)
+        | Question::RecordAccessHead(_)
         | Question::RecordUse(_) => &[Role::Control],
     }
 }
@@ -99,6 +100,7 @@ fn every_question() -> Vec<Question> {
         Question::from(KeyHistory { key, most: 1 }),
         Question::from(AuditHead {}),
         Question::from(RecordUse { vm, what: "a console".to_owned(), by: "somebody".to_owned() }),
+        Question::from(questions::RecordAccessHead { id: 7, hash: [7; 32] }),
         Question::from(RecordMove {
             moved: Move {
                 vm: Some(vm),

@@ -4,9 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use strongroom_api::access::{
-    AccessEntry, AccessLogQuery, ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken,
-    CreateUser, Done, Explain, Explanation, Folder, Grant, Me, MoveVm, NewSession, NewToken, NewUser,
-    RenewSecondFactor, Review, Role, Session, SignIn, Token, User,
+    AccessLogHead, AccessLogPage, AccessLogQuery, AccessLogReport, AccessLogRetention, ChangePassword,
+    CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Done, Explain, Explanation, Folder,
+    Grant, Me, MoveVm, NewSession, NewToken, NewUser, RenewSecondFactor, Review, Role, Session,
+    SetAccessLogRetention, SignIn, Token, User, VerifyAccessLog,
 };
 use strongroom_api::task::Task;
 use strongroom_api::vm::PowerOptions;
@@ -327,11 +328,49 @@ pub async fn access_explain(State(api): State<Api>, wish: Wish<Explain>) -> Answ
 /// The access log: sign-ins, refusals, tickets, changes of roles, oldest first: the newest entries,
 /// or those after a number. That it was read is in it.
 #[utoipa::path(get, path = "/v1/access/log", operation_id = "access_log", tag = "access", params(AccessLogQuery),
-    responses((status = 200, body = Page<AccessEntry>), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+    responses((status = 200, body = AccessLogPage), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn access_log(
     State(api): State<Api>,
     asker: Asker,
     Asked(query): Asked<AccessLogQuery>,
-) -> Answer<Json<Page<AccessEntry>>> {
+) -> Answer<Json<AccessLogPage>> {
     blocking(api, move |control| control.access_log(&asker.admitted.caller, &query)).await.map(Json)
+}
+
+/// The position of the access log, to keep elsewhere. That it was read is in the log.
+#[utoipa::path(get, path = "/v1/access/log/head", operation_id = "access_log_head", tag = "access",
+    responses((status = 200, body = AccessLogHead), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn access_log_head(State(api): State<Api>, asker: Asker) -> Answer<Json<AccessLogHead>> {
+    blocking(api, move |control| control.access_log_head(&asker.admitted.caller)).await.map(Json)
+}
+
+/// Verifies the chain of the access log, and that it agrees with heads that were kept elsewhere.
+/// It reads the whole log. That it was asked for is in the log.
+#[utoipa::path(post, path = "/v1/access/log/verifications", operation_id = "access_log_verify", tag = "access",
+    request_body = VerifyAccessLog,
+    responses((status = 200, body = AccessLogReport), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn access_log_verify(
+    State(api): State<Api>,
+    wish: Wish<VerifyAccessLog>,
+) -> Answer<Json<AccessLogReport>> {
+    blocking(api, move |control| control.verify_access_log(&wish.caller, &wish.body)).await.map(Json)
+}
+
+/// How long the access log is kept, how large it may become, and how large it is.
+#[utoipa::path(get, path = "/v1/access/log/retention", operation_id = "access_log_retention", tag = "access",
+    responses((status = 200, body = AccessLogRetention), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn access_log_retention(State(api): State<Api>) -> Answer<Json<AccessLogRetention>> {
+    blocking(api, |control| control.access_retention()).await.map(Json)
+}
+
+/// Sets how long the access log is kept, and how large it may become. It is done when the log is
+/// full, too.
+#[utoipa::path(patch, path = "/v1/access/log/retention", operation_id = "access_log_retention_set", tag = "access",
+    request_body = SetAccessLogRetention,
+    responses((status = 200, body = AccessLogRetention), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn access_log_retention_set(
+    State(api): State<Api>,
+    wish: Wish<SetAccessLogRetention>,
+) -> Answer<Json<AccessLogRetention>> {
+    blocking(api, move |control| control.set_access_retention(&wish.caller, &wish.body)).await.map(Json)
 }
