@@ -55,7 +55,7 @@ impl Recorded {
             if answered["awaits_image"].is_null() && id != "task_cancel" {
                 let ended =
                     self.client.get(&format!("/v1/tasks/{}?wait_s=20", task.as_ref().unwrap())).json();
-                // The host's stand-in suspends nothing. What was asked for is on record all the same.
+                // The host's stand-in suspends nothing. The request is on record all the same.
                 assert!(ended["state"] == "done" || id == "vm_suspend", "{id}: {ended}");
             }
         }
