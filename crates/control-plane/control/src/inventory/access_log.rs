@@ -302,8 +302,8 @@ impl AccessLog {
         }))
     }
 
-    /// A page of the entries that are meant. Without `after`, the newest ones; a block that is older
-    /// than `since` as a whole ends the search.
+    /// A page of the wanted entries. Without `after`, the newest ones; a block that is older than
+    /// `since` as a whole ends the search.
     pub fn page(&self, wanted: &Wanted<'_>) -> Result<AccessLogPage, Failure> {
         match wanted.after {
             Some(after) => self.page_after(after, wanted),
