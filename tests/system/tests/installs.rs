@@ -28,6 +28,7 @@ fn finding<'of>(diagnosis: &'of Value, check: &str) -> &'of Value {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn doctor_judges_a_machine_before_it_serves_and_finds_a_key_that_waits_for_its_vm() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);

@@ -205,6 +205,7 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_restore_that_is_killed_leaves_a_server_that_starts() {
     let scratch = Scratch::new();
     let user = KeyServerUser::new(&scratch);

@@ -12,6 +12,7 @@ use strongroom_system_tests::Scratch;
 use strongroom_test_peers::{Pki, Server, ServerKind};
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn hosts_get_an_external_servers_keys_under_grants_alone() {
     let (pki, objects) = (Pki::new(), tempfile::tempdir().unwrap());
     let mut external = Server::start(ServerKind::KmipGo, &pki, objects.path(), &[]);

@@ -87,6 +87,7 @@ impl<'test> Stage<'test> {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn an_outage_disturbs_nothing() {
     let scratch = Scratch::new();
     let (stage, server) = Stage::new(&scratch, &LONG);

@@ -16,6 +16,7 @@ const AT_ONCE_MAX: u64 = 16;
 const ALL_WITHIN: Duration = Duration::from_secs(300);
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn many_vms_go_on_and_off_through_the_queue() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

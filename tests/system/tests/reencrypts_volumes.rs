@@ -206,6 +206,7 @@ fn a_volume_with_tags_is_rekeyed_with_its_snapshots_though_the_job_is_killed() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_rekeying_that_is_cancelled_leaves_the_volume_under_its_key() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
@@ -244,6 +245,7 @@ fn a_rekeying_that_is_cancelled_leaves_the_volume_under_its_key() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_volume_is_encrypted_and_decrypted_with_its_snapshots() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
@@ -547,6 +549,7 @@ fn a_half_encrypted_volume_is_served_again_only_as_a_person_says() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn an_exposed_volume_that_is_rekeyed_needs_both_keys_until_it_is_done() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);

@@ -152,6 +152,7 @@ fn noted(home: &Path) -> usize {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_job_that_is_killed_at_random_moves_all_volumes_and_strands_none() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);

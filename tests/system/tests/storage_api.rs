@@ -22,6 +22,7 @@ const CONTENT: [(u64, u64); 3] = [(0, 65536), (5 * MIB, 3 * 65536), (SIZE_BYTES 
 const SEALINGS: [&str; 3] = ["--integrity", "", "--unencrypted"];
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_datastore_keeps_the_contract_of_the_storage_api() {
     let scratch = Scratch::new();
     let mut serving = Serving::start(&scratch);

@@ -152,11 +152,13 @@ fn a_snapshot_is_deleted_while_clients_write() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_snapshot_of_a_volume_with_tags_is_deleted_while_clients_write() {
     deleted_while_clients_write(Protection::Encrypted, &["--integrity"]);
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_snapshot_of_a_clear_volume_is_deleted_while_clients_write() {
     deleted_while_clients_write(Protection::Unencrypted, &[]);
 }

@@ -194,7 +194,8 @@ fn another_study_is_refused_and_more_rounds_are_not() {
             format!("{} holds another study: its ", directory.path().display()),
             " is not the same; choose another directory, or delete this one",
         );
-        error.strip_prefix(&start).unwrap().strip_suffix(end).unwrap().to_owned()
+        let what = error.strip_prefix(&start).and_then(|rest| rest.strip_suffix(end));
+        what.unwrap_or_else(|| panic!("{error}")).to_owned()
     };
     drop(run(directory.path(), &mut study(2, || Ok(()))).unwrap());
     let mut other = study(2, || Ok(()));

@@ -8,6 +8,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
@@ -139,14 +140,21 @@ impl Store {
 }
 
 const SAMPLES: &str = "samples.jsonl";
+/// How long a run waits for the lock.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// Opens and locks the measurements, and reads them.
 fn open_samples(path: &Path) -> Result<(File, Vec<u8>), StudyError> {
     let mut options = OpenOptions::new();
     let open = options.read(true).write(true).create(true).truncate(false).open(path);
     let mut samples = open.map_err(failed("open", path))?;
-    if flock(&samples, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Err(StudyError::InUse { path: path.to_owned() });
+    // A program that another thread starts has the last owner's lock until it runs.
+    let begun = Instant::now();
+    while flock(&samples, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if begun.elapsed() > LOCK_WAIT {
+            return Err(StudyError::InUse { path: path.to_owned() });
+        }
+        std::thread::sleep(LOCK_WAIT / 100);
     }
     let mut text = Vec::new();
     samples.read_to_end(&mut text).map_err(failed("read", path))?;
