@@ -150,6 +150,11 @@ pub fn taken_over() {
     vm.write(10);
     let clear = std::fs::read(vm.disk().join("descriptor")).unwrap();
     vm.begin_sealing(DiskBecomes::Encrypted);
+    // Before that is recorded, a clear descriptor is what the next supervisor begins with.
+    until("the change-over is recorded", || {
+        let state = serde_json::from_slice::<serde_json::Value>(&std::fs::read(vm.state()).unwrap());
+        state.ok().filter(|state| !state["changed_over"].is_null())
+    });
     vm.replace_supervisor(|vm| {
         let put_back = vm.disk().join("put-back");
         std::fs::write(&put_back, of_generation(&clear, vm.descriptor().generation + 10)).unwrap();
