@@ -1,6 +1,7 @@
 //! The contract of a metadata store.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -112,32 +113,25 @@ pub trait Snapshot: Send {
     /// # Errors
     /// [`StoreError::Unavailable`].
     fn all(&self, range: &KeyRange) -> Result<Vec<Entry>, StoreError> {
-        let mut entries = Vec::new();
-        let mut rest = Some(range.clone());
-        while let Some(range) = rest {
-            let page = self.range(&range, usize::MAX)?;
-            entries.extend(page.entries);
-            rest = page.rest;
-        }
-        Ok(entries)
+        Entries::new(self, range.clone()).collect()
     }
 }
 
 /// The entries of a range at one revision, however many there are, with one page of them in memory.
-pub struct Entries {
-    snapshot: Box<dyn Snapshot>,
+pub struct Entries<S = Box<dyn Snapshot>> {
+    snapshot: S,
     page: std::vec::IntoIter<Entry>,
     rest: Option<KeyRange>,
 }
 
-impl Entries {
+impl<S: Deref<Target: Snapshot>> Entries<S> {
     /// Those of `range` in `snapshot`.
-    pub fn new(snapshot: Box<dyn Snapshot>, range: KeyRange) -> Self {
+    pub fn new(snapshot: S, range: KeyRange) -> Self {
         Self { snapshot, page: Vec::new().into_iter(), rest: Some(range) }
     }
 }
 
-impl Iterator for Entries {
+impl<S: Deref<Target: Snapshot>> Iterator for Entries<S> {
     type Item = Result<Entry, StoreError>;
 
     /// The next item. After an error there are no more.

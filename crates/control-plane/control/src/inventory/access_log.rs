@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use aws_lc_rs::digest::{SHA256, digest};
 use strongroom_api::WhenFull;
 use strongroom_api::access::{AccessEntry, AccessLogHead, AccessLogPage, AccessLogReport, ChainBreak};
-use strongroom_store::{Entry, Is, KeyRange, Snapshot, Store, Transaction};
+use strongroom_store::{Entries, Entry, Is, KeyRange, Snapshot, Store, Transaction};
 use strongroom_types::hex;
 
 use super::Failure;
@@ -47,6 +47,11 @@ fn key_of(id: u64) -> String {
 /// The entries from a number on.
 fn from_on(id: u64) -> KeyRange {
     KeyRange { start: key_of(id).into_bytes(), ..KeyRange::prefix(AccessRecord::PREFIX) }
+}
+
+/// The bytes of an entry's key and value.
+fn bytes_of(entry: &Entry) -> u64 {
+    (entry.key.len() + entry.value.len()) as u64
 }
 
 /// The number in an entry's key.
@@ -258,25 +263,18 @@ impl AccessLog {
     /// Entries behind the head.
     fn strays(&self) -> Result<Option<Strays>, Failure> {
         let mut found: Option<Strays> = None;
-        self.each(self.head.id + 1, |entry| {
-            let Some(id) = number_of(&entry.key) else { return };
+        for entry in self.entries_in(from_on(self.head.id + 1)) {
+            let entry = entry?;
+            let Some(id) = number_of(&entry.key) else { continue };
             let (before, bytes) = found.take().map_or((0, 0), |strays| (strays.entries, strays.bytes));
-            let bytes = bytes + (entry.key.len() + entry.value.len()) as u64;
             let last = AccessLogHead { id, hash: sha256(&entry.value) };
-            found = Some(Strays { last, entries: before + 1, bytes });
-        })?;
+            found = Some(Strays { last, entries: before + 1, bytes: bytes + bytes_of(&entry) });
+        }
         Ok(found)
     }
 
-    /// Visits the entries from a number on, with one page of them in memory.
-    fn each(&self, from: u64, mut visit: impl FnMut(&Entry)) -> Result<(), Failure> {
-        let mut rest = Some(from_on(from));
-        while let Some(range) = rest {
-            let page = self.snapshot.range(&range, usize::MAX)?;
-            page.entries.iter().for_each(&mut visit);
-            rest = page.rest;
-        }
-        Ok(())
+    fn entries_in(&self, range: KeyRange) -> Entries<&dyn Snapshot> {
+        Entries::new(&*self.snapshot, range)
     }
 
     /// The first entries that were written before this time, at most so many of them. What cannot
@@ -297,7 +295,7 @@ impl AccessLog {
         Ok(Some(Removal {
             first: self.head.first,
             last: AccessLogHead { id, hash: sha256(&last.value) },
-            bytes: found.iter().map(|entry| (entry.key.len() + entry.value.len()) as u64).sum(),
+            bytes: found.iter().map(bytes_of).sum(),
             keys: found.into_iter().map(|entry| entry.key).collect(),
         }))
     }
@@ -330,13 +328,13 @@ impl AccessLog {
             return Ok(AccessLogPage { items, total, next, breaks: links.breaks });
         }
         let mut total = 0;
-        self.each(from, |entry| {
-            let Some(read) = links.take(entry).filter(|read| wanted.is_meant(read)) else { return };
+        for entry in self.entries_in(from_on(from)) {
+            let Some(read) = links.take(&entry?).filter(|read| wanted.is_meant(read)) else { continue };
             total += 1;
             if items.len() < wanted.limit {
                 items.push(read);
             }
-        })?;
+        }
         if after < self.head.id {
             links.end();
         }
@@ -358,20 +356,15 @@ impl AccessLog {
             };
             let mut links = self.links_from(from)?;
             let (mut block, mut has_old, mut has_recent) = (Vec::new(), false, false);
-            let mut rest = Some(range);
-            while let Some(range) = rest {
-                let page = self.snapshot.range(&range, usize::MAX)?;
-                for entry in &page.entries {
-                    let Some(read) = links.take(entry) else { continue };
-                    match wanted.is_recent(&read) {
-                        true => has_recent = true,
-                        false => has_old = true,
-                    }
-                    if wanted.is_meant(&read) {
-                        block.push(read);
-                    }
+            for entry in self.entries_in(range) {
+                let Some(read) = links.take(&entry?) else { continue };
+                match wanted.is_recent(&read) {
+                    true => has_recent = true,
+                    false => has_old = true,
                 }
-                rest = page.rest;
+                if wanted.is_meant(&read) {
+                    block.push(read);
+                }
             }
             if end.is_none() {
                 links.end();
@@ -408,16 +401,16 @@ impl AccessLog {
         let before = kept.iter().filter(|head| head.id < first).count() as u64;
         let (mut met, mut rewritten) = (0, Vec::new());
         let mut links = Links::begin(&self.head, self.before_first());
-        self.each(0, |entry| {
-            links.take(entry);
-            let Some(last) = &links.last else { return };
+        for entry in self.entries_in(from_on(0)) {
+            links.take(&entry?);
+            let Some(last) = &links.last else { continue };
             for head in by_id.remove(&last.id).unwrap_or_default() {
                 match head.hash == last.hash {
                     true => met += 1,
                     false => rewritten.push(last.id),
                 }
             }
-        })?;
+        }
         for id in rewritten {
             links.broken(id, format!("entry {id} is not the one of the head that was kept"));
         }
@@ -472,22 +465,21 @@ fn before_chain(snapshot: &dyn Snapshot) -> Result<AccessHeadRecord, Failure> {
         bytes: 0,
         removed: None,
     };
-    let mut rest = Some(KeyRange::prefix(AccessRecord::PREFIX));
-    while let Some(range) = rest {
-        let page = snapshot.range(&range, usize::MAX)?;
-        for entry in &page.entries {
-            let Some(id) = number_of(&entry.key) else { continue };
+    let mut last = None;
+    for entry in Entries::new(snapshot, KeyRange::prefix(AccessRecord::PREFIX)) {
+        let entry = entry?;
+        if let Some(id) = number_of(&entry.key) {
             if head.entries == 0 {
                 head.first = id;
             }
             head.id = id;
             head.entries += 1;
-            head.bytes += (entry.key.len() + entry.value.len()) as u64;
+            head.bytes += bytes_of(&entry);
         }
-        if let Some(last) = page.entries.last() {
-            head.hash = sha256(&last.value);
-        }
-        rest = page.rest;
+        last = Some(entry);
+    }
+    if let Some(last) = last {
+        head.hash = sha256(&last.value);
     }
     head.chained_from = head.id + 1;
     Ok(head)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use strongroom_api::Name;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
-use strongroom_store::{Entry, KeyRange, Snapshot};
+use strongroom_store::{Entries, Entry, KeyRange, Snapshot};
 use strongroom_types::{SnapshotId, VmId, VolumeId};
 use uuid::Uuid;
 
@@ -72,13 +72,9 @@ impl Index {
         let before = KeyRange { start: Vec::new(), end: Some(log.start) };
         let behind = KeyRange { start: log.end.unwrap_or_default(), end: None };
         for part in [before, behind] {
-            let mut rest = Some(part);
-            while let Some(range) = rest {
-                let page = snapshot.range(&range, usize::MAX)?;
-                for entry in &page.entries {
-                    index.apply(&entry.key, Some(entry))?;
-                }
-                rest = page.rest;
+            for entry in Entries::new(snapshot, part) {
+                let entry = entry?;
+                index.apply(&entry.key, Some(&entry))?;
             }
         }
         Ok(index)
