@@ -17,12 +17,11 @@ use strongroom_host::protocol::{
     GroupAttempt, GroupMember, KnownVolume, MemberVolumes, NewVmSnapshot, OperationKind, OperationOutcome,
     OperationRequest, Problem, SnapshotChange, VmSpec, VolumeFacts,
 };
-use strongroom_host::volume_facts::facts;
 use strongroom_vm::limits::{GROUP_VMS_MAX, GROUP_VOLUMES_MAX};
 use tokio::task::JoinSet;
 
 use super::Hostd;
-use super::operations::{Outcome, ask_running, blocking, do_job, is_off, learn, meant_for};
+use super::operations::{Outcome, ask_running, do_job, facts_after, is_off, learn, meant_for};
 use super::queue::{Failure, Job};
 use super::vms::no_such_vm;
 
@@ -114,9 +113,7 @@ async fn make(
     let known = at_one_instant(&supervisors, job.cancelled(), are_still_off).await?;
     let mut volumes = off;
     for (at, known) in supervisors.running.iter().zip(known) {
-        let mut changed = members[*at].spec.clone();
-        changed.learn(&known)?;
-        volumes[*at] = blocking(move || facts(&changed)).await??;
+        volumes[*at] = facts_after(members[*at].spec.clone(), &known).await?;
     }
     Ok(volumes)
 }

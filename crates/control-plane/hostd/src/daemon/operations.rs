@@ -308,6 +308,15 @@ async fn stop(hostd: &Arc<Hostd>, job: &Arc<Job>, force: bool, timeout_s: u32) -
     }
 }
 
+/// The facts about the volumes of a changed VM, with what its supervisor knows of them.
+pub(super) async fn facts_after(
+    mut changed: VmSpec,
+    known: &[KnownVolume],
+) -> Result<Vec<VolumeFacts>, Failure> {
+    changed.learn(known)?;
+    Ok(blocking(move || facts(&changed)).await??)
+}
+
 /// Completes when every volume is under the next key.
 async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
     let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
@@ -316,9 +325,7 @@ async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
         (false, Some((to, _))) => {
             meant_for(job, &now)?;
             let wanted = RequestKind::Rekey { to: to.clone(), known: spec.known_volumes() };
-            let mut moved = spec.clone();
-            moved.learn(&ask_running(hostd, job, wanted).await?)?;
-            blocking(move || facts(&moved)).await??
+            facts_after(spec.clone(), &ask_running(hostd, job, wanted).await?).await?
         }
         (false, None) => return Err(Problem::new("bad_spec", "no disk is moving to another key").into()),
     };
@@ -341,9 +348,7 @@ async fn reencrypt(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome 
         false => {
             meant_for(job, &now)?;
             let wanted = RequestKind::Reencrypt { to: to.clone(), known: spec.known_volumes() };
-            let mut moved = spec.clone();
-            moved.learn(&reencrypt_running(hostd, job, wanted).await?)?;
-            blocking(move || facts(&moved)).await??
+            facts_after(spec.clone(), &reencrypt_running(hostd, job, wanted).await?).await?
         }
     };
     learn(hostd, &spec).await?;
@@ -370,7 +375,7 @@ async fn reencrypt_running(
 /// Completes when a half-clear disk is encrypted or decrypted as a whole. If the VM ends meanwhile,
 /// that is continued as the job of a VM that is off.
 async fn seal_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: DiskChange) -> Outcome {
-    let mut changed = change.applied_to(&spec)?;
+    let changed = change.applied_to(&spec)?;
     hostd.check_spec(job.vm, &changed)?;
     let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     let asked = match is_off(&now) {
@@ -396,10 +401,7 @@ async fn seal_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: Dis
         None => {
             do_job(hostd, job, Task::ChangeDisk { spec: Box::new(spec.clone()), change }, Vec::new()).await
         }
-        Some(Ok(known)) => {
-            changed.learn(&known)?;
-            blocking(move || facts(&changed)).await?.map_err(Failure::from)
-        }
+        Some(Ok(known)) => facts_after(changed, &known).await,
         Some(Err(failure)) => Err(failure),
     };
     // A partial change is recorded in the VM's directory.
@@ -492,7 +494,7 @@ async fn change_volumes(
     hostd: &Arc<Hostd>,
     job: &Arc<Job>,
     spec: &VmSpec,
-    mut changed: VmSpec,
+    changed: VmSpec,
     wanted: RequestKind,
     task: Task,
 ) -> Outcome {
@@ -521,10 +523,7 @@ async fn change_volumes(
     };
     let volumes = match asked {
         None => do_job(hostd, job, task, Vec::new()).await,
-        Some(Ok(known)) => {
-            changed.learn(&known)?;
-            blocking(move || facts(&changed)).await?.map_err(Failure::from)
-        }
+        Some(Ok(known)) => facts_after(changed, &known).await,
         Some(Err(_)) if abandoned => Err(Failure::Cancelled),
         Some(Err(problem)) => Err(problem.into()),
     };
