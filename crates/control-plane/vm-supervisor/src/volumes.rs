@@ -254,10 +254,9 @@ impl VolumeHost<'_> {
             }
             (DiskBecomes::Encrypted, VolumeSeal::Clear | VolumeSeal::Decrypting) => {
                 descriptor.expect_volume(path, disk.volume)?;
-                let encrypting = Opened { seal: VolumeSeal::Encrypting, ..opened };
-                let before = Opened { kek: encrypting.kek.clone(), next: None, seal };
+                let encrypting = Opened { kek: opened.kek.clone(), next: None, seal: VolumeSeal::Encrypting };
                 let before = OpenOptions {
-                    protection: before.protection(),
+                    protection: opened.protection(),
                     access: Access::ReadWrite,
                     lock_wait: LOCK_WAIT,
                     least_generation: disk.least_generation,

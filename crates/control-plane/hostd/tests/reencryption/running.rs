@@ -95,6 +95,15 @@ impl Running {
         });
     }
 
+    /// Workers are killed while its guest writes.
+    pub fn write_while_workers_are_killed(&mut self) {
+        for _ in 0..3 {
+            self.write(5);
+            self.kill_worker();
+        }
+        self.write(5);
+    }
+
     pub fn disk(&self) -> PathBuf {
         self.subject.spec.volume_path(&self.subject.spec.disks[0].name)
     }
@@ -125,11 +134,7 @@ pub fn killed() {
     let second = vm.subject.site.another_key();
     let operation = vm.subject.begin_only(&second);
     vm.assert_between();
-    for _ in 0..3 {
-        vm.write(5);
-        vm.kill_worker();
-    }
-    vm.write(5);
+    vm.write_while_workers_are_killed();
     let done = vm.subject.host.await_operation(operation);
     assert_eq!(done.error, None, "{done:?}");
     vm.subject.finish(&second);

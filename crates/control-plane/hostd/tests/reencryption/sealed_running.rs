@@ -85,11 +85,7 @@ pub fn killed() {
 
     // Workers are killed: their successors read and write as the supervisor was ordered.
     let operation = vm.begin_sealing(DiskBecomes::Encrypted);
-    for _ in 0..3 {
-        vm.write(5);
-        vm.kill_worker();
-    }
-    vm.write(5);
+    vm.write_while_workers_are_killed();
     let done = vm.subject.host.await_operation(operation);
     assert_eq!(done.error, None, "{done:?}");
     vm.subject.finish_sealing(0, DiskBecomes::Encrypted);
