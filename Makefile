@@ -170,7 +170,7 @@ measure-vms: build ## VMs' life cycle with and without encryption, an inventory 
 
 measure-volumes: ## maps of a thin volume of 500 GB, and a list of 1,024 volumes; a minute
 	MAP_TIMES_DENSE_MIB=4096 cargo test --release --package strongroom-datastore --test map_times -- --nocapture
-	cargo test --release --package strongroom-control --test volume_times -- --nocapture
+	cargo test --release --package strongroom-control --test control -- --nocapture volume_times::
 
 fuzz: ## what a hostile front end, guest or KMIP peer sends, guided by coverage; ten minutes for each target
 	scripts/install-packages fuzz

@@ -1,11 +1,9 @@
 //! The control plane is killed between any two external actions, and continues as if it had not
 //! been.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::BTreeMap;
 
+use crate::support::{Site, caller, copy, create, settle_down};
 use proptest::prelude::*;
 use strongroom_api::datastore::RebuildDatastore;
 use strongroom_api::task::{Task, TaskState};
@@ -17,7 +15,6 @@ use strongroom_control::engine::{Caller, Control};
 use strongroom_control::inventory::Wanted;
 use strongroom_host::protocol::PowerState;
 use strongroom_store::KeyRange;
-use support::{Site, caller, copy, create, settle_down};
 
 const NAMES: [&str; 3] = ["web1", "db1", "mail1"];
 

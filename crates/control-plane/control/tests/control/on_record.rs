@@ -1,17 +1,14 @@
 //! Every operation that changes something, or reads the access log, is in the access log.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::support::client::{Answer, Client};
+use crate::support::server::Server;
 use serde_json::{Value, json};
 use strongroom_api::access::{AccessEntry, AccessLogPage};
 use strongroom_api::{OPERATIONS, operation};
 use strongroom_control::passwords::code_at;
-use support::client::{Answer, Client};
-use support::server::Server;
 
 const PASSWORD: &str = "correct horse battery";
 

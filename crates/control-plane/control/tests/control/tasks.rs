@@ -1,10 +1,8 @@
 //! Tasks and the inventory with the embedded store, and a host and key providers in memory.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Site, caller, copy, create, settle_down, with_vms};
 use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::{RebuildDatastore, Standing};
 use strongroom_api::task::TaskState;
@@ -19,7 +17,6 @@ use strongroom_host::protocol::{
     CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs,
 };
 use strongroom_types::{VmId, VolumeId};
-use support::{Site, caller, copy, create, settle_down, with_vms};
 
 fn alarms(control: &Control) -> Vec<AlarmKind> {
     control.inventory.read().alarms.iter().map(|alarm| alarm.kind).collect()

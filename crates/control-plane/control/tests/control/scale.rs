@@ -1,15 +1,12 @@
 //! 8,000 registered VMs: prints the time of a start, the memory, and the times of a list and a
 //! search. There are no bounds.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::support::server::Server;
+use crate::support::site::Site;
 use serde_json::json;
-use support::server::Server;
-use support::site::Site;
 
 const VMS: usize = 8_000;
 

@@ -1,10 +1,8 @@
 //! Snapshot schedules with the embedded store, a host in memory, and a clock of the test's own.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Site, caller, create, settle_down};
 use strongroom_api::alarm::AlarmKind;
 use strongroom_api::limits::SCHEDULED_SNAPSHOTS_MAX;
 use strongroom_api::task::{Task, TaskKind, TaskState};
@@ -15,7 +13,6 @@ use strongroom_api::vm::{
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_vm::limits::SNAPSHOTS_MAX;
-use support::{Site, caller, create, settle_down};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);

@@ -1,11 +1,10 @@
 //! Disk counters of guests in the API, the metrics and the alarms.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::support::server::Server;
+use crate::support::{Site, caller, create, settle_down};
 use serde_json::json;
 use strongroom_api::alarm::AlarmKind;
 use strongroom_api::vm::StartVm;
@@ -13,8 +12,6 @@ use strongroom_control::engine::Control;
 use strongroom_host::protocol::{DiskStatistics, VmStatistics};
 use strongroom_statistics::Snapshot;
 use strongroom_types::VmId;
-use support::server::Server;
-use support::{Site, caller, create, settle_down};
 
 const MS: u64 = 1_000_000;
 

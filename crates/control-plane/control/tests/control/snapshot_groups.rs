@@ -1,9 +1,7 @@
 //! Snapshots of several VMs, and of volumes that no VM has: all have it from one moment on, or none
 //! does, whatever is killed.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{Site, caller, create, settle_down};
 use serde_json::{Value, json};
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{CreateSnapshot, RevertVm, Snapshot, StartVm};
@@ -11,7 +9,6 @@ use strongroom_api::volume::{ChangeAnswer, ChangeVolumes};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_host::protocol::{NewVmSnapshot, SnapshotChange, VmSnapshots};
-use support::{Site, caller, create, settle_down};
 
 /// A control plane with a VM that runs, one that is off, and a volume that no VM has.
 fn with_vms(site: &Site) -> Control {

@@ -1,15 +1,12 @@
 //! Copies of VMs that run: each is of a snapshot that its task makes, and deletes before it ends.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{Site, caller, copy, create, settle_down};
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{CloneVm, DeleteVm, PowerState, QuiesceWithin, StartVm, StopVm};
 use strongroom_api::volume::{ChangeAnswer, ChangeVolumes};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_control::records::{TaskRecord, Work};
-use support::{Site, caller, copy, create, settle_down};
 
 /// A site with a VM that runs.
 fn with_vm() -> (Site, Control) {

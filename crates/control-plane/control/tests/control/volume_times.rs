@@ -1,15 +1,12 @@
 //! 1,024 volumes: prints how long their list takes. There are no bounds.
 //! `make measure-volumes`; `docs/PERFORMANCE.md` has the figures.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::support::server::Server;
+use crate::support::site::Site;
 use serde_json::json;
-use support::server::Server;
-use support::site::Site;
 
 const VOLUMES: usize = 1_024;
 const ROUNDS: usize = 100;

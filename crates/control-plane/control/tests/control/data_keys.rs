@@ -1,11 +1,9 @@
 //! Cryptoperiods of VMs' data keys with the embedded store, a host in memory, and a clock of the
 //! test's own.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Site, caller, create, settle_down, with_vms};
 use strongroom_api::alarm::AlarmKind;
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
@@ -15,7 +13,6 @@ use strongroom_api::vm::{
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_host::protocol::{OffReason, PowerState};
-use support::{Site, caller, create, settle_down, with_vms};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);

@@ -1,11 +1,5 @@
 //! The environment of the control plane's tests: a host and key providers in memory, a store that
 //! forgets nothing, and a fuse that kills the control plane between any two external actions.
-#![allow(
-    dead_code,
-    unused_imports,
-    clippy::unwrap_used,
-    reason = "a test fails by panicking; not every test needs all of it"
-)]
 
 pub mod client;
 pub mod fuse;
@@ -13,5 +7,4 @@ pub mod passwords;
 pub mod server;
 pub mod site;
 
-pub use fuse::Fuse;
 pub use site::{Site, caller, copy, create, settle_down, with_vms};

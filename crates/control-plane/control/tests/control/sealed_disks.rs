@@ -1,9 +1,7 @@
 //! Disks of VMs are encrypted and decrypted: what is refused, what is recorded before the host's
 //! part, and what becomes of a task that fails or is cancelled.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{Site, caller, copy, create, settle_down, with_vms};
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{
     AddDisk, CloneVm, CreateSnapshot, DesiredPower, DiskBecomes, EncryptDisk, PowerState, StartVm, StopVm,
@@ -13,7 +11,6 @@ use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_control::records::DiskSealing;
 use strongroom_host::protocol::{OffReason, PowerState as HostPower};
-use support::{Site, caller, copy, create, settle_down, with_vms};
 
 /// A site with the encrypted VM `web1` and the clear one `clear1`.
 fn with_both() -> (Site, Control) {

@@ -1,7 +1,4 @@
 //! The chain of the access log: what it detects, and that nothing breaks it that happens by itself.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::sync::Arc;
 
@@ -9,6 +6,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use std::time::Duration;
 
+use crate::support::{Site, settle_down, with_vms};
 use strongroom_api::ErrorCode;
 use strongroom_api::access::{AccessLogHead, AccessLogQuery, CreateFolder, SetAccessLogRetention};
 use strongroom_api::alarm::{AlarmKind, Severity};
@@ -16,7 +14,6 @@ use strongroom_api::vm::{StartVm, StopVm, TicketUse};
 use strongroom_control::engine::{Caller, Control};
 use strongroom_store::{KeyRange, Store, Transaction};
 use strongroom_types::hex;
-use support::{Site, settle_down, with_vms};
 
 fn by(name: &str) -> Caller {
     Caller::machine(name)

@@ -1,17 +1,14 @@
 //! Volumes in the API: their cached list, and batches of readings.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::client::Client;
+use crate::support::server::Server;
+use crate::support::{Site, caller, create, settle_down};
 use serde_json::{Value, json};
 use strongroom_api::volume::{Volume, VolumeListQuery};
 use strongroom_control::engine::Control;
 use strongroom_types::VolumeId;
-use support::client::Client;
-use support::server::Server;
-use support::{Site, caller, create, settle_down};
 
 /// A control plane with VMs of this number.
 fn with_vms(site: &Site, count: u64) -> Control {

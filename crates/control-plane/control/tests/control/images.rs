@@ -1,16 +1,13 @@
 //! VMs and disks that exist with their images or not at all, whatever is killed meanwhile, and the
 //! fate of their keys.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Site, caller, create, settle_down};
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{AddDisk, CreateVm, DeleteVm, ImportDisk, Lifecycle};
 use strongroom_api::{ErrorCode, Name};
 use strongroom_control::engine::{Control, Next};
-use support::{Site, caller, create, settle_down};
 
 const DISK: &str = "disk0";
 

@@ -1,11 +1,10 @@
 //! The API over real TLS.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 
+use crate::support::client::Client;
+use crate::support::server::Server;
 use serde_json::{Value, json};
 use strongroom_api::guard::Guard;
 use strongroom_api::limits::{
@@ -21,8 +20,6 @@ use strongroom_types::{
     ChunkSize, MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, NAME_BYTES_MAX, PROVIDER_KEY_ID_BYTES_MAX, SECTOR_BYTES,
 };
 use strongroom_vm::limits::*;
-use support::client::Client;
-use support::server::Server;
 
 fn with_datastore(client: &mut Client) {
     let added = client.post("/v1/datastores", &json!({ "name": "ds1", "path": "/srv/ds1" }));

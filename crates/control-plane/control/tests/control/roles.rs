@@ -1,12 +1,13 @@
 //! Who may do what: sign-in, roles, scopes, tokens, and the ways around them.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::fmt::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::support::client::{Answer, Client};
+use crate::support::passwords::Argon2id;
+use crate::support::server::Server;
+use crate::support::{settle_down, with_vms};
 use serde_json::{Value, json};
 use strongroom_api::access::{CreateGrant, CreateUser, Scope};
 use strongroom_api::guard::{Guard, Needs, Part};
@@ -16,10 +17,6 @@ use strongroom_control::engine::Caller;
 use strongroom_control::engine::access::PathPart;
 use strongroom_control::passwords::code_at;
 use strongroom_control::records::Principal;
-use support::client::{Answer, Client};
-use support::passwords::Argon2id;
-use support::server::Server;
-use support::{settle_down, with_vms};
 
 const PASSWORD: &str = "correct horse battery";
 const NO_CRYPTOGRAPHY: &str = "no-cryptography-administrator";

@@ -1,20 +1,17 @@
 //! Valid and invalid requests generated from the document, for some seconds: no answer is a 5xx,
 //! and the connection stays usable.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::support::client::Client;
+use crate::support::server::Server;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
 use strongroom_api::OPERATIONS;
 use strongroom_api::guard::Guard;
-use support::client::Client;
-use support::server::Server;
 
 /// The default duration; `STRONGROOM_FUZZ_SECONDS` overrides it.
 const SECONDS: u64 = 4;

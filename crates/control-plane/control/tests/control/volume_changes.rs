@@ -1,17 +1,14 @@
 //! Volumes that no VM has: their changes in batches, and their way to VMs and back, whatever is
 //! killed.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::server::Server;
+use crate::support::{Site, caller, create, settle_down};
 use serde_json::{Value, json};
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::DeleteVm;
 use strongroom_api::volume::{ChangeAnswer, ChangeVolumes, Volume, VolumeListQuery};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
-use support::server::Server;
-use support::{Site, caller, create, settle_down};
 
 /// A control plane with a datastore and a VM, `web1`.
 fn with_vm(site: &Site) -> Control {

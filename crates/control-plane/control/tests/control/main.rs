@@ -1,0 +1,24 @@
+//! The control plane with a host and key providers in memory: one program, because each is linked
+//! with all of the control plane.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod access_log;
+mod api;
+mod data_keys;
+mod disk_statistics;
+mod fuzz;
+mod images;
+mod killed;
+mod on_record;
+mod roles;
+mod running_clones;
+#[cfg(feature = "full")]
+mod scale;
+mod sealed_disks;
+mod snapshot_groups;
+mod snapshot_schedules;
+mod support;
+mod tasks;
+mod volume_changes;
+mod volume_times;
+mod volumes;
