@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         trial("a_running_vm_accepts_no_descriptor_of_before", attacks::older_descriptors_of_a_running_vm),
         trial("a_forged_list_of_snapshots_decides_nothing", attacks::forged_snapshots),
         trial("an_edited_configuration_is_not_what_its_supervisor_attested", attacks::edited_configuration),
-        trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
+        long_trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
         trial("a_vm_is_re_encrypted_whoever_is_killed", reencryption::killed),
         trial("a_cancelled_re_encryption_leaves_a_vm_that_starts", reencryption::cancelled),
         long_trial("a_running_vm_is_re_encrypted_whoever_is_killed", reencryption::running::killed),
@@ -63,11 +63,11 @@ fn main() -> ExitCode {
             "a_cancelled_re_encryption_of_a_running_vm_leaves_it_whole",
             reencryption::running::cancelled,
         ),
-        trial("a_disk_is_encrypted_and_decrypted_whoever_is_killed", reencryption::sealed::killed),
+        long_trial("a_disk_is_encrypted_and_decrypted_whoever_is_killed", reencryption::sealed::killed),
         trial("a_running_vm_accepts_no_layer_or_descriptor_of_before", reencryption::running::attacked),
         trial("snapshots_of_several_vms_are_made_or_void", snapshot_groups::made_or_void),
         trial("a_commit_after_its_lease_is_refused_and_the_group_void", snapshot_groups::lease_runs_out),
-        trial(
+        long_trial(
             "snapshots_of_several_vms_are_of_one_instant_whoever_is_killed",
             snapshot_groups::whoever_is_killed,
         ),
