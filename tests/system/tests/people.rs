@@ -1,6 +1,7 @@
 //! An administrator of a folder who has no cryptography, by the command line alone: made, signed
 //! in, at work, refused, signed out. Nothing that others can read shows a password or a token.
 
+use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -14,6 +15,7 @@ use crate::secret_search::Needles;
 
 const PASSWORD: &str = "correct horse battery";
 const OTHER_PASSWORD: &str = "staple battery horse";
+const VERIFIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/verify-access-log");
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// RFC 6238 by another implementation. The first argument is the file with the secret, the second
@@ -248,6 +250,51 @@ fn a_second_factor_that_is_replaced_counts_no_more() {
     people.has_code("ada", 0);
     serving.runs(&people.login("ada", ""));
     assert_eq!(serving.json("user show")["name"], "ada");
+}
+
+/// An auditor needs pages and heads of the log, and none of our programs.
+#[test]
+fn an_exported_access_log_is_verified_without_the_program() {
+    let (scratch, own) = (Scratch::new(), Scratch::new());
+    let people = People::new(&scratch, &own);
+    let serving = &people.serving;
+    let export = |file: &str, arguments: &str| {
+        people.keeps(file, &serving.runs(&format!("access {arguments} --json")));
+    };
+    let verify = |arguments: &str| {
+        let mut command = format!("cd '{}' && exec '{VERIFIER}'", own.path(".").display());
+        arguments.split(' ').for_each(|argument| write!(command, " {argument}").unwrap());
+        serving.strongroom.run_shell(&command)
+    };
+    let is_refused = |arguments: &str, why: &str| {
+        let told = verify(arguments);
+        assert!(!told.status.success() && told.stderr.contains(why), "{arguments}: {told:?}");
+    };
+    (1..=4).for_each(|number| drop(serving.runs(&format!("folder create tenant{number}"))));
+    export("early", "head");
+    (5..=8).for_each(|number| drop(serving.runs(&format!("folder create tenant{number}"))));
+    export("one", "log --after 0 --most 5");
+    export("two", "log --after 5 --most 1000");
+    export("late", "head");
+    let whole = verify("one two --head early");
+    assert!(whole.status.success(), "{whole:?}");
+    let (number, hash) = whole.stdout.trim().split_once(' ').unwrap();
+    assert!(number.parse::<u64>().unwrap() > 8 && hash.len() == 64, "{whole:?}");
+
+    // The reading of the second page is an entry behind it.
+    is_refused("one two --head late", "the head that was kept is of entry");
+    export("three", &format!("log --after {number} --most 1000"));
+    let with_the_end = verify("one two three --head early --head late");
+    assert!(with_the_end.status.success(), "{with_the_end:?}");
+    is_refused("two one", "give the pages in their order");
+    is_refused("one three", "it does not continue entry 5");
+
+    let two = fs::read_to_string(people.path("two")).unwrap();
+    people.keeps("changed", &two.replacen("tenant6", "tenant9", 1));
+    is_refused("one changed", "it does not continue entry");
+    // An end that was cut is found by a head.
+    export("short", "log --after 0 --most 2");
+    is_refused("short --head early", "the head that was kept is of entry");
 }
 
 /// Neither what others can read of the commands' processes, nor logs, nor files beside those that
