@@ -1,8 +1,9 @@
 //! `strongroom folder`.
 
 use clap::{Args, Subcommand};
-use strongroom_api::access::{CreateFolder, Done, Folder, MoveVm};
+use strongroom_api::access::{CreateFolder, Done, Folder, FolderUse, MoveVm, Quota, SetFolder};
 use strongroom_api::{Name, Reference};
+use strongroom_types::{display_bytes, parse_bytes};
 
 use crate::api::{ApiArguments, WaitArguments, parse_reference, segment, show, table};
 use crate::error::CliError;
@@ -16,6 +17,8 @@ pub enum FolderCommand {
     Create(CreateArguments),
     /// List folders
     List(ListArguments),
+    /// Set what the VMs and disks in a folder may have together
+    Quota(QuotaArguments),
     /// Delete a folder that nothing is in
     #[command(after_help = "Example:\n  strongroom folder delete tenant1")]
     Delete(DeleteArguments),
@@ -39,6 +42,52 @@ pub struct CreateArguments {
 pub struct ListArguments {
     #[command(flatten)]
     api: ApiArguments,
+}
+
+/// The arguments of `quota`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What is not named is not limited. What is in the folder stays, even if it has more: what would add to it is \
+refused. 'strongroom folder list' shows what is used.
+
+Examples:
+  strongroom folder quota tenant1 --vms 20 --cpus 64 --memory 256G --disks 4T
+  strongroom folder quota tenant1 --none"
+)]
+pub struct QuotaArguments {
+    /// Name or id of the folder
+    folder: String,
+
+    #[command(flatten)]
+    most: QuotaOptions,
+
+    /// Limit nothing
+    #[arg(long, required_unless_present_any = ["vms", "cpus", "memory", "disks"], conflicts_with_all = ["vms", "cpus", "memory", "disks"])]
+    none: bool,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The limits of a quota.
+#[derive(Debug, Args)]
+#[group(required = false, multiple = true)]
+struct QuotaOptions {
+    /// Most VMs, and disks that no VM has
+    #[arg(long, value_name = "N")]
+    vms: Option<u64>,
+
+    /// Most processors of VMs
+    #[arg(long, value_name = "N")]
+    cpus: Option<u64>,
+
+    /// Most memory of VMs
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory: Option<u64>,
+
+    /// Greatest size of all disks together
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    disks: Option<u64>,
 }
 
 /// The arguments of `delete`.
@@ -91,9 +140,15 @@ impl FolderCommand {
             Self::List(ListArguments { api }) => {
                 let none = "there are no folders; create one: strongroom folder create NAME";
                 let folders = api.connect()?.list("/v1/folders")?;
-                table(output, folders, ["NAME", "VMS AND DISKS", "ID"], none, |folder: &Folder| {
-                    [folder.name.to_string(), folder.vms.to_string(), folder.id.to_string()]
-                })
+                let head = ["NAME", "VMS AND DISKS", "CPUS", "MEMORY", "DISK SPACE", "ID"];
+                table(output, folders, head, none, row)
+            }
+            Self::Quota(QuotaArguments { folder, most, none: _, api }) => {
+                let QuotaOptions { vms, cpus, memory, disks } = *most;
+                let quota = Quota { vms, cpus, memory_bytes: memory, disk_bytes: disks };
+                let path = format!("/v1/folders/{}", segment(folder));
+                let set: Folder = api.connect()?.patch_for(&path, &SetFolder { quota })?;
+                show(output, set, format_args!("quota of folder {folder}: {quota}"))
             }
             Self::Delete(DeleteArguments { folder, api }) => {
                 api.connect()?.remove(&format!("/v1/folders/{}", segment(folder)))?;
@@ -111,4 +166,22 @@ impl FolderCommand {
             }
         }
     }
+}
+
+fn row(folder: &Folder) -> [String; 6] {
+    let FolderUse { vms, cpus, memory_bytes, disk_bytes } = folder.used;
+    let of = |used: String, most: Option<String>| match most {
+        Some(most) => format!("{used} of {most}"),
+        None => used,
+    };
+    let count = |used: u64, most: Option<u64>| of(used.to_string(), most.map(|most| most.to_string()));
+    let bytes = |used: u64, most: Option<u64>| of(display_bytes(used), most.map(display_bytes));
+    [
+        folder.name.to_string(),
+        count(vms, folder.quota.vms),
+        count(cpus, folder.quota.cpus),
+        bytes(memory_bytes, folder.quota.memory_bytes),
+        bytes(disk_bytes, folder.quota.disk_bytes),
+        folder.id.to_string(),
+    ]
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use strongroom_types::display_bytes;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
@@ -208,8 +209,82 @@ pub struct Folder {
     pub id: Uuid,
     /// Its name.
     pub name: Name,
-    /// The number of VMs and volumes in it.
+    /// What the VMs and volumes in it have.
+    pub used: FolderUse,
+    /// The most that they may have.
+    #[serde(default, skip_serializing_if = "Quota::is_unlimited")]
+    pub quota: Quota,
+}
+
+/// What VMs and volumes have, with what their tasks are adding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FolderUse {
+    /// The number of VMs, and of volumes that no VM has.
     pub vms: u64,
+    /// The processors of VMs that are no templates.
+    pub cpus: u64,
+    /// Their memory, in bytes.
+    pub memory_bytes: u64,
+    /// The sizes of all disks, in bytes, whether written or not. Snapshots add nothing.
+    pub disk_bytes: u64,
+}
+
+/// The most that VMs and volumes in a folder may have together. What is absent is not limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// The number of VMs, and of volumes that no VM has.
+    #[schema(maximum = 1000000)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vms: Option<u64>,
+    /// The processors of VMs that are no templates.
+    #[schema(maximum = 1000000)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u64>,
+    /// Their memory, in bytes.
+    #[schema(maximum = 1152921504606846976_u64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// The sizes of all disks, in bytes.
+    #[schema(maximum = 1152921504606846976_u64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
+}
+
+impl Quota {
+    /// Whether it limits nothing.
+    pub fn is_unlimited(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vms, cpus, memory_bytes, disk_bytes } = self;
+        let count = |most: &Option<u64>, noun: &str| most.map(|most| format!("{most} {noun}"));
+        let bytes =
+            |most: &Option<u64>, noun: &str| most.map(|most| format!("{} of {noun}", display_bytes(most)));
+        let parts = [
+            count(vms, "VMs and volumes"),
+            count(cpus, "processors"),
+            bytes(memory_bytes, "memory"),
+            bytes(disk_bytes, "disk space"),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() {
+            formatter.write_str("no limit")
+        } else {
+            formatter.write_str(&parts.join(", "))
+        }
+    }
+}
+
+/// A request for other settings of a folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetFolder {
+    /// Its quota, in place of the one that it has.
+    pub quota: Quota,
 }
 
 /// A request to move a VM, or a volume that no VM has, into a folder.

@@ -88,6 +88,8 @@ pub enum ErrorCode {
     DatastoreFull,
     /// The datastore cannot be read or written.
     DatastoreUnavailable,
+    /// A folder would have more than its quota.
+    QuotaExceeded,
     /// The access log is full, so nothing is changed that it could not have.
     AccessLogFull,
     /// The host refused or failed.
@@ -107,7 +109,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// The codes that a server of this version uses.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Malformed,
         Self::Invalid,
         Self::Unauthorized,
@@ -132,6 +134,7 @@ impl ErrorCode {
         Self::NoHost,
         Self::DatastoreFull,
         Self::DatastoreUnavailable,
+        Self::QuotaExceeded,
         Self::AccessLogFull,
         Self::HostFailed,
         Self::Cancelled,
@@ -160,6 +163,7 @@ impl ErrorCode {
             | Self::NoHost
             | Self::DatastoreFull
             | Self::DatastoreUnavailable
+            | Self::QuotaExceeded
             | Self::AccessLogFull
             | Self::HostFailed => 409,
             Self::Stale => 412,

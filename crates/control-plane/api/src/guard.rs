@@ -8,7 +8,7 @@
 use crate::Privilege;
 use crate::access::{
     ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Explain, MoveVm,
-    RenewSecondFactor, SetAccessLogRetention, SignIn, VerifyAccessLog,
+    RenewSecondFactor, SetAccessLogRetention, SetFolder, SignIn, VerifyAccessLog,
 };
 use crate::datastore::{AddDatastore, RebuildDatastore};
 use crate::policy::CreatePolicy;
@@ -517,6 +517,7 @@ whole! {
     RenewSecondFactor { current }
     CreateRole { name, privileges }
     CreateFolder { name }
+    SetFolder { quota }
     CreateGrant { user, role, scope }
     CreateToken { name, role, scope, expires_unix_seconds }
     Explain { user, operation, vm }

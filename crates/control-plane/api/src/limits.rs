@@ -81,6 +81,12 @@ pub const VOLUME_CHANGES_MAX: usize = 64;
 /// disks.
 pub const REFERENCE_CHARACTERS_MAX: usize = 128;
 
+/// The most VMs or processors of a folder's quota.
+pub const QUOTA_COUNT_MAX: u64 = 1_000_000;
+
+/// The most memory or disk space of a folder's quota, in bytes: 1 EiB.
+pub const QUOTA_BYTES_MAX: u64 = 1 << 60;
+
 /// Shortest time that entries of the access log are kept, in seconds: 30 days.
 pub const ACCESS_LOG_KEEP_MIN_S: u64 = 30 * 86_400;
 

@@ -268,6 +268,7 @@ pub const OPERATIONS: &[Operation] = {
         op("role_delete", Delete, "/v1/roles/{role}", None, ROLES),
         op("folder_list", Get, "/v1/folders", None, Guard::Callers),
         op("folder_create", Post, "/v1/folders", None, ROLES),
+        op("folder_set", Patch, "/v1/folders/{folder}", None, ROLES),
         op("folder_delete", Delete, "/v1/folders/{folder}", None, ROLES),
         op("grant_list", Get, "/v1/grants", None, Guard::Callers),
         op("grant_create", Post, "/v1/grants", None, Guard::Callers),

@@ -6,10 +6,11 @@
 
 use strongroom_api::access::{
     AccessKind, ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateUser, Explain, Explanation,
-    Folder, Grant, Me, MoveVm, NewUser, Password, RenewSecondFactor, Review, Role, Scope, User,
+    Folder, FolderUse, Grant, Me, MoveVm, NewUser, Password, Quota, RenewSecondFactor, Review, Role, Scope,
+    SetFolder, User,
 };
 use strongroom_api::guard::Guard;
-use strongroom_api::limits::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN};
+use strongroom_api::limits::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, QUOTA_BYTES_MAX, QUOTA_COUNT_MAX};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{
     BuiltInRole, ErrorCode, Name, ObjectKind, Privilege, PrivilegeSet, Problem, Reference, operation,
@@ -21,6 +22,7 @@ use super::access::{
     ASK_FOR_A_ROLE, AccessObject, Rights, counts_at, find_folder, folder_of, forbidden, needed, no_such,
     privileges_of,
 };
+use super::quotas::used;
 use super::wishes::{Caller, idle};
 use super::{Control, Stop};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
@@ -200,8 +202,9 @@ impl Control {
                 return Err(taken("folder", &wish.name));
             }
             within(index.folders.len(), FOLDERS_MAX, "folders")?;
-            let record = FolderRecord { id: Uuid::new_v4(), name: wish.name.clone() };
-            Ok((folder_view(index, &record), self.draft().create_named(&record)))
+            let record =
+                FolderRecord { id: Uuid::new_v4(), name: wish.name.clone(), quota: Quota::default() };
+            Ok((folder_view(&record, FolderUse::default()), self.draft().create_named(&record)))
         })
     }
 
@@ -221,11 +224,25 @@ impl Control {
         })
     }
 
+    /// Sets the quota of a folder. What is in it stays, if it has more.
+    pub fn set_folder(&self, caller: &Caller, named: &str, wish: &SetFolder) -> Result<Folder, Problem> {
+        let SetFolder { quota } = wish;
+        check_quota(quota)?;
+        self.change(caller, format!("the quota of folder {named} was set: {quota}"), |index, _| {
+            let folder =
+                by_name_or_id(&index.folders, named).ok_or_else(|| no_such(AccessObject::Folder, named))?;
+            let changed = FolderRecord { quota: *quota, ..FolderRecord::clone(&folder.record) };
+            let used = used(index).remove(&folder.id).unwrap_or_default();
+            Ok((folder_view(&changed, used), self.draft().replace(folder, &changed)))
+        })
+    }
+
     /// The folders that a caller may view.
     pub fn list_folders(&self, rights: &Rights) -> Vec<Folder> {
         let index = self.inventory.read();
+        let mut used = used(&index);
         let seen = index.folders.iter().filter(|folder| rights.sees_place(Place::Folder(folder.id)));
-        seen.map(|folder| folder_view(&index, folder)).collect()
+        seen.map(|folder| folder_view(folder, used.remove(&folder.id).unwrap_or_default())).collect()
     }
 
     /// Moves a VM, or a volume that no VM has, into a folder or out of all.
@@ -592,9 +609,24 @@ fn role_view(role: &RoleRecord) -> Role {
     Role { name: role.name.clone(), privileges: role.privileges.clone(), built_in: false }
 }
 
-fn folder_view(index: &Index, folder: &FolderRecord) -> Folder {
-    let vms = index.vms.iter().filter(|vm| vm.folder == Some(folder.id)).count() as u64;
-    Folder { id: folder.id, name: folder.name.clone(), vms }
+fn folder_view(folder: &FolderRecord, used: FolderUse) -> Folder {
+    Folder { id: folder.id, name: folder.name.clone(), used, quota: folder.quota }
+}
+
+fn check_quota(quota: &Quota) -> Result<(), Problem> {
+    let Quota { vms, cpus, memory_bytes, disk_bytes } = quota;
+    let parts = [
+        ("vms", vms, QUOTA_COUNT_MAX),
+        ("cpus", cpus, QUOTA_COUNT_MAX),
+        ("memory_bytes", memory_bytes, QUOTA_BYTES_MAX),
+        ("disk_bytes", disk_bytes, QUOTA_BYTES_MAX),
+    ];
+    match parts.into_iter().find(|(_, value, most)| value.is_some_and(|value| value > *most)) {
+        Some((part, _, most)) => {
+            Err(problems::invalid(format!("quota.{part} is at most {most}; without it there is no limit")))
+        }
+        None => Ok(()),
+    }
 }
 
 fn taken(kind: &str, name: &Name) -> Problem {

@@ -39,6 +39,7 @@ mod groups;
 mod observe;
 mod operate;
 mod place;
+mod quotas;
 mod register;
 mod rotate;
 mod schedule;

@@ -26,6 +26,7 @@ use super::advance::{done, without_vm};
 use super::alarms::datastore_object;
 use super::fill::to_be_filled;
 use super::place::{addressed, check};
+use super::quotas::within_quotas;
 use super::seal_disks::refuse_of_half_clear;
 use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
@@ -573,7 +574,9 @@ impl Control {
                         .into());
                 }
                 self.still_may(&index, caller)?;
-                judge(&index, id)?
+                let (task, draft) = judge(&index, id)?;
+                let draft = within_quotas(&index, &task, draft)?;
+                (task, draft)
             };
             if let Some((what, must)) = use_of(task.kind()) {
                 let vm = self.inventory.read().find_any(&task.task.object.name).cloned();

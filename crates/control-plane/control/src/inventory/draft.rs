@@ -3,7 +3,7 @@
 use strongroom_api::access::AccessEntry;
 use strongroom_api::event::Event;
 use strongroom_api::{ObjectRef, WhenFull};
-use strongroom_store::{Is, Store, Transaction};
+use strongroom_store::{Is, Operation, Store, Transaction};
 use uuid::Uuid;
 
 use super::access_log::{Era, Removal, most_bytes};
@@ -127,6 +127,24 @@ impl Draft {
     pub(super) fn remove_access(mut self, removal: Removal, entry: AccessEntry) -> Self {
         self.removal = Some(removal);
         self.access(entry).when_full(WhenFull::Done)
+    }
+
+    /// The records of a kind that it creates or replaces.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub fn records<R: Record>(&self) -> Result<Vec<R>, Failure> {
+        let written = self.transaction.operations.iter().filter_map(|operation| match operation {
+            Operation::Put { key, value, .. } if key.starts_with(R::PREFIX.as_bytes()) => Some((key, value)),
+            Operation::Put { .. } | Operation::Delete { .. } => None,
+        });
+        let read = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+            serde_json::from_slice(value).map_err(|error| Failure::Damaged {
+                key: String::from_utf8_lossy(key).into_owned(),
+                reason: error.to_string(),
+            })
+        };
+        written.map(read).collect()
     }
 
     /// Whether it changes nothing.

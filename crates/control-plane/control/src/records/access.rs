@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use strongroom_api::access::{AccessEntry, AccessLogHead};
+use strongroom_api::access::{AccessEntry, AccessLogHead, Quota};
 use strongroom_api::limits::{ACCESS_LOG_KEEP_DEFAULT_S, ACCESS_LOG_ROOM_DEFAULT_BYTES};
 use strongroom_api::{Name, Privilege, PrivilegeSet};
 use strongroom_types::{DatastoreId, VmId};
@@ -48,6 +48,9 @@ pub struct FolderRecord {
     pub id: Uuid,
     /// Its name.
     pub name: Name,
+    /// What is in it may have no more than this.
+    #[serde(default, skip_serializing_if = "Quota::is_unlimited")]
+    pub quota: Quota,
 }
 
 /// Where a role counts, by ids, which do not change their meaning with names.

@@ -168,6 +168,7 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
         | Code::KeyReused
         | Code::TooLarge
         | Code::UnsupportedMediaType
+        | Code::QuotaExceeded
         | Code::NoHost => is_change,
         Code::Stale => ["vm_set", "vm_snapshot_schedule_set"].contains(&operation.id),
         Code::Conflict

@@ -10,9 +10,10 @@ use strongroom_api::guard::Guard;
 use strongroom_api::limits::{
     ACCESS_LOG_HEADS_MAX, ACCESS_LOG_KEEP_MAX_S, ACCESS_LOG_KEEP_MIN_S, ACCESS_LOG_ROOM_MAX_BYTES,
     ACCESS_LOG_ROOM_MIN_BYTES, CODE_DIGITS, CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S, CRYPTOPERIOD_UNIT_S,
-    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN,
-    REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S,
-    SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, STOP_TIMEOUT_MAX_S, VOLUME_CHANGES_MAX,
+    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, QUOTA_BYTES_MAX,
+    QUOTA_COUNT_MAX, REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S,
+    SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, STOP_TIMEOUT_MAX_S,
+    VOLUME_CHANGES_MAX,
 };
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
@@ -348,6 +349,14 @@ fn the_documents_bounds_are_the_limits() {
     bound("SignIn.code maxLength", text(CODE_DIGITS));
     bound("AccessLogHead.hash minLength", 64);
     bound("AccessLogHead.hash maxLength", 64);
+    for (limit, most) in [
+        ("Quota.vms", QUOTA_COUNT_MAX),
+        ("Quota.cpus", QUOTA_COUNT_MAX),
+        ("Quota.memory_bytes", QUOTA_BYTES_MAX),
+        ("Quota.disk_bytes", QUOTA_BYTES_MAX),
+    ] {
+        bound(&format!("{limit} maximum"), most);
+    }
     bound("SetAccessLogRetention.keep_s minimum", ACCESS_LOG_KEEP_MIN_S);
     bound("SetAccessLogRetention.keep_s maximum", ACCESS_LOG_KEEP_MAX_S);
     bound("SetAccessLogRetention.room_bytes minimum", ACCESS_LOG_ROOM_MIN_BYTES);

@@ -10,6 +10,7 @@ mod fuzz;
 mod images;
 mod killed;
 mod on_record;
+mod quotas;
 mod roles;
 mod running_clones;
 #[cfg(feature = "full")]

@@ -90,6 +90,7 @@ fn people(log: &mut Recorded) {
     log.call("session_end", &[session["session"]["id"].as_str().unwrap()], &json!({}));
     log.call("role_create", &[], &json!({ "name": "starter", "privileges": ["view", "power"] }));
     log.call("folder_create", &[], &json!({ "name": "tenant" }));
+    log.call("folder_set", &["tenant"], &json!({ "quota": { "vms": 20 } }));
     let scope = json!({ "type": "folder", "folder": "tenant" });
     let grant = log.call("grant_create", &[], &json!({ "user": "ada", "role": "starter", "scope": scope }));
     log.call("grant_delete", &[grant["id"].as_str().unwrap()], &json!({}));

@@ -347,13 +347,18 @@ fn nobody_gives_or_takes_over_what_it_does_not_have() {
     let made = admin.post("/v1/folders", &json!({ "name": "tenant" }));
     assert_eq!(made.status, 201, "{}", made.body);
     drop(user(&server, "ada", "administrator", &site()));
-    drop(user(&server, "tess", "administrator", &json!({ "type": "folder", "folder": "tenant" })));
+    let mut tess = user(&server, "tess", "administrator", &json!({ "type": "folder", "folder": "tenant" }));
     let mut mallory = user(&server, "mallory", NO_CRYPTOGRAPHY, &site());
     let forbidden = |answer: &Answer| assert_eq!(answer.status, 403, "{}", answer.body);
     // The password of one that may do more, and its deletion.
     forbidden(&mallory.post("/v1/users/ada/password", &json!({ "password": "a password of mine" })));
     forbidden(&mallory.post("/v1/users/ada/second-factor", &json!({})));
     forbidden(&mallory.ask("DELETE", "/v1/users/ada", &[], None));
+    // An administrator of a folder does not raise its quota.
+    let quota = json!({ "quota": { "vms": 1 } }).to_string();
+    let set = |client: &mut Client| client.ask("PATCH", "/v1/folders/tenant", &[], Some(&quota));
+    forbidden(&set(&mut tess));
+    assert_eq!(set(&mut admin).json()["quota"], json!({ "vms": 1 }));
     // In the folder, Tess may read what the VM keeps.
     forbidden(&mallory.post("/v1/vms/web1/folder", &json!({ "folder": "tenant" })));
     let moved = admin.post("/v1/vms/web1/folder", &json!({ "folder": "tenant" }));

@@ -7,7 +7,7 @@ use strongroom_api::access::{
     AccessLogHead, AccessLogPage, AccessLogQuery, AccessLogReport, AccessLogRetention, ChangePassword,
     CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Done, Explain, Explanation, Folder,
     Grant, Me, MoveVm, NewSession, NewToken, NewUser, RenewSecondFactor, Review, Role, Session,
-    SetAccessLogRetention, SignIn, Token, User, VerifyAccessLog,
+    SetAccessLogRetention, SetFolder, SignIn, Token, User, VerifyAccessLog,
 };
 use strongroom_api::task::Task;
 use strongroom_api::vm::PowerOptions;
@@ -207,6 +207,18 @@ pub async fn folder_list(
     responses((status = 201, body = Folder), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn folder_create(State(api): State<Api>, wish: Wish<CreateFolder>) -> Made<Folder> {
     blocking(api, move |control| control.create_folder(&wish.caller, &wish.body)).await.map(made)
+}
+
+/// Sets the quota of a folder. What is in it stays, even if it has more.
+#[utoipa::path(patch, path = "/v1/folders/{folder}", operation_id = "folder_set", tag = "access",
+    params(("folder" = String, Path, description = "Name or id.")), request_body = SetFolder,
+    responses((status = 200, body = Folder), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn folder_set(
+    State(api): State<Api>,
+    Named(folder): Named<String>,
+    wish: Wish<SetFolder>,
+) -> Answer<Json<Folder>> {
+    blocking(api, move |control| control.set_folder(&wish.caller, &folder, &wish.body)).await.map(Json)
 }
 
 /// Deletes a folder that nothing is in.

@@ -86,7 +86,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(access::user_password))
         .routes(routes!(access::user_second_factor))
         .routes(routes!(access::role_delete))
-        .routes(routes!(access::folder_delete))
+        .routes(routes!(access::folder_set, access::folder_delete))
         .routes(routes!(access::grant_delete))
         .routes(routes!(access::token_rotate))
         .routes(routes!(access::token_revoke))
