@@ -70,7 +70,7 @@ impl Control {
     /// Samples the counters of all hosts. Those of a host that does not answer are kept, but not
     /// shown until it answers again.
     pub fn sample(&self) {
-        for seat in &self.hosts {
+        for seat in self.hosts.iter() {
             match seat.host.all_statistics() {
                 Ok(told) => self.take_samples(seat, told),
                 Err(error) => {

@@ -7,4 +7,4 @@ pub mod passwords;
 pub mod server;
 pub mod site;
 
-pub use site::{Site, caller, copy, create, settle_down, with_vms};
+pub use site::{FakeHost, Site, caller, copy, create, settle_down, with_vms};

@@ -34,6 +34,7 @@ impl Server {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let config = ControlConfig {
+            joining: None,
             directory: directory.to_owned(),
             listen: "127.0.0.1:0".parse().unwrap(),
             certificate_names: Vec::new(),
