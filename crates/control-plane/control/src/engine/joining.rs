@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use strongroom_api::host::{CreateHostToken, HostToken};
+use strongroom_api::limits::{HOST_TOKEN_DEFAULT_S, HOST_TOKEN_MAX_S, HOST_TOKEN_MIN_S};
 use strongroom_api::{ErrorCode, ObjectKind, ObjectRef, Problem};
 use strongroom_host::protocol::FORMATS;
 use strongroom_types::counted;
@@ -30,11 +31,6 @@ use crate::records::{HostRecord, JoinedHost};
 
 /// The format of a [`HostToken`].
 const TOKEN_FORMAT: u32 = 1;
-/// How long a token can be used by default.
-const VALID: Duration = Duration::from_secs(3600);
-/// The least and the longest time, as the key server has them.
-const VALID_SECONDS: std::ops::RangeInclusive<u32> = 60..=7 * 86_400;
-
 impl Control {
     /// Lets machines join, and connects to those that have joined.
     pub fn let_join(&self, joining: Arc<dyn Joining>) {
@@ -58,7 +54,7 @@ impl Control {
     }
 
     fn joining(&self) -> Result<&dyn Joining, Problem> {
-        let none = || Problem::new(ErrorCode::Unavailable, "this control plane takes no other hosts");
+        let none = || problems::conflict("this control plane takes no other hosts");
         self.joining.get().map(|joining| &**joining).ok_or_else(none)
     }
 
@@ -77,10 +73,11 @@ impl Control {
                 "address: name the one address and port at which the host listens",
             ));
         }
-        if wish.valid_seconds.is_some_and(|valid| !VALID_SECONDS.contains(&valid)) {
+        let valid_seconds = wish.valid_seconds.unwrap_or(HOST_TOKEN_DEFAULT_S);
+        if !(HOST_TOKEN_MIN_S..=HOST_TOKEN_MAX_S).contains(&valid_seconds) {
             return Err(problems::invalid("valid_seconds: a token is good for one minute to seven days"));
         }
-        let valid = wish.valid_seconds.map_or(VALID, |seconds| Duration::from_secs(seconds.into()));
+        let valid = Duration::from_secs(valid_seconds.into());
         // Looked at before the key server makes a token, and again in the transaction.
         self.must_be_new_host(wish, address)?;
         let admitted = joining.admit(&wish.name, valid).map_err(key_problem)?;
@@ -124,6 +121,10 @@ impl Control {
     }
 
     fn must_be_new_host(&self, wish: &CreateHostToken, address: SocketAddr) -> Result<(), Problem> {
+        if !self.hosts.has_room() {
+            let message = "this run of the control plane has had too many hosts";
+            return Err(Problem::new(ErrorCode::TooMany, message).next("restart it"));
+        }
         let index = self.inventory.read();
         if by_name_or_id(&index.hosts, wish.name.as_str()).is_some() {
             let problem = problems::name_taken(ObjectKind::Host, wish.name.as_str());
@@ -145,8 +146,8 @@ impl Control {
     /// [`Problem`].
     pub fn remove_host(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
         let joining = self.joining()?;
-        let begun = format!("the removal of host {named} was begun");
-        let (id, name, joined) = self.change(caller, begun, |index, _| {
+        let message = format!("host {named} is removed, and its certificate revoked");
+        let (id, name, joined) = self.change(caller, message.clone(), |index, _| {
             let host = by_name_or_id(&index.hosts, named)
                 .ok_or_else(|| problems::not_found(ObjectKind::Host, named))?;
             may_be_removed(index, host)?;
@@ -165,11 +166,13 @@ impl Control {
             tracing::warn!(host = %name, %error, "the host was not told that it is removed; its certificate is revoked");
         }
         let message = format!("host {name} was removed, and its certificate revoked");
-        self.change(caller, message.clone(), |index, _| {
-            let host = index.hosts.get(&id.to_string());
-            let host = host.ok_or_else(|| problems::not_found(ObjectKind::Host, named))?;
+        self.race(|| {
+            let index = self.inventory.read();
+            let Some(host) = index.hosts.get(&id.to_string()) else { return Ok(()) };
             let draft = self.draft().remove_named(host);
-            Ok(((), draft.event("host.removed", &host_object(host), message.clone(), None)))
+            let draft = draft.event("host.removed", &host_object(host), message.clone(), None);
+            drop(index);
+            Ok(self.inventory.commit(draft)?)
         })?;
         if let Some(seat) = self.seat(id) {
             seat.remove();

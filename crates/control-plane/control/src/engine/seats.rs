@@ -1,7 +1,7 @@
 //! The hosts of this run of the control plane. A host that joins gets a seat while others work.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use strongroom_api::Name;
@@ -9,8 +9,6 @@ use uuid::Uuid;
 
 use super::observe;
 use crate::host::Host;
-
-use std::sync::Arc;
 
 /// The most hosts of one run, including those that were removed. A site has 64.
 const SEATS_MAX: usize = 256;
@@ -65,6 +63,11 @@ impl Seats {
             }
         }
         false
+    }
+
+    /// Whether another host can be added.
+    pub fn has_room(&self) -> bool {
+        self.0.iter().any(|place| place.get().is_none())
     }
 
     /// The hosts, without those that were removed.

@@ -1,61 +1,15 @@
 //! Machines that join, and what the control plane believes of them.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::support::joining::OneMachine;
+use crate::support::{caller, settle_down, with_vms};
+use strongroom_api::ErrorCode;
 use strongroom_api::datastore::AddDatastore;
 use strongroom_api::host::CreateHostToken;
 use strongroom_api::vm::{PowerState, StartVm};
-use strongroom_api::{ErrorCode, Name};
 use strongroom_control::engine::Control;
-use strongroom_control::host::Host;
-use strongroom_control::joining::{Admission, Joining};
-use strongroom_control::keys::KeyProblem;
 use strongroom_host::protocol::{OffReason, PowerState as HostPower, Term};
-use strongroom_types::ClientId;
-use crate::support::{FakeHost, Site, caller, settle_down, with_vms};
-
-/// Lets one machine join.
-struct OneMachine {
-    host: Arc<FakeHost>,
-    client: ClientId,
-    expelled: Mutex<Vec<ClientId>>,
-}
-
-impl OneMachine {
-    fn of(site: &Site) -> Arc<Self> {
-        let (host, client) = (FakeHost::new(&site.fuse), ClientId::from_bytes([7; 16]));
-        Arc::new(Self { host, client, expelled: Mutex::default() })
-    }
-}
-
-impl Joining for OneMachine {
-    fn admit(&self, _: &Name, valid: Duration) -> Result<Admission, KeyProblem> {
-        Ok(Admission {
-            token: "secret".to_owned(),
-            token_id: "1".to_owned(),
-            expires_unix_seconds: 1_700_000_000 + valid.as_secs(),
-            client: self.client,
-            enrolment: "10.0.0.5:5697".parse().unwrap(),
-            kmip: "10.0.0.5:5696".parse().unwrap(),
-            server_name: None,
-            authority: "ab".repeat(32),
-            control: ClientId::from_bytes([1; 16]),
-        })
-    }
-
-    fn expel(&self, _: &str, client: ClientId) -> Result<(), KeyProblem> {
-        self.expelled.lock().push(client);
-        Ok(())
-    }
-
-    fn connect(&self, address: SocketAddr, client: ClientId) -> Arc<dyn Host> {
-        assert_eq!((address, client), ("10.0.0.6:5691".parse().unwrap(), self.client));
-        Arc::clone(&self.host) as _
-    }
-}
 
 fn joins(control: &Control, machine: &Arc<OneMachine>) {
     control.let_join(Arc::clone(machine) as _);
@@ -73,7 +27,7 @@ fn joins(control: &Control, machine: &Arc<OneMachine>) {
 #[test]
 fn a_machine_joins_is_known_after_a_restart_and_is_removed_with_its_certificates() {
     let (site, control) = with_vms(&[]);
-    let machine = OneMachine::of(&site);
+    let machine = OneMachine::of(&site.fuse);
     joins(&control, &machine);
     assert_eq!(control.list_hosts().len(), 2);
     let first_term = machine.host.lock().term;
@@ -105,7 +59,7 @@ fn a_machine_joins_is_known_after_a_restart_and_is_removed_with_its_certificates
 #[test]
 fn what_a_host_says_about_another_ones_vm_is_not_believed() {
     let (site, control) = with_vms(&["web1"]);
-    let machine = OneMachine::of(&site);
+    let machine = OneMachine::of(&site.fuse);
     joins(&control, &machine);
     control.start_vm(&caller(8), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
@@ -118,8 +72,8 @@ fn what_a_host_says_about_another_ones_vm_is_not_believed() {
     (forged.generation, forged.power, forged.reason) = (99, HostPower::Crashed, Some(OffReason::HostLost));
     machine.host.lock().vms.insert(id, forged);
     assert!(settle_down(&site, &control));
-    let vm = control.show_vm("web1").unwrap().summary;
-    assert_eq!((vm.power, vm.generation), (PowerState::Running, 1), "it is host1's VM");
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!((vm.summary.power, vm.generation), (PowerState::Running, 1), "it is host1's VM");
 }
 
 #[test]
@@ -132,6 +86,6 @@ fn a_vm_of_a_host_that_is_away_is_unknown_and_never_off() {
     assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Unknown);
     site.host.lock().down = false;
     assert!(settle_down(&site, &control));
-    let vm = control.show_vm("web1").unwrap().summary;
-    assert_eq!((vm.power, vm.generation), (PowerState::Running, 1));
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!((vm.summary.power, vm.generation), (PowerState::Running, 1));
 }

@@ -3,8 +3,9 @@
 
 pub mod client;
 pub mod fuse;
+pub mod joining;
 pub mod passwords;
 pub mod server;
 pub mod site;
 
-pub use site::{FakeHost, Site, caller, copy, create, settle_down, with_vms};
+pub use site::{Site, caller, copy, create, settle_down, with_vms};
