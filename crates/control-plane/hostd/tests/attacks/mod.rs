@@ -74,7 +74,7 @@ pub fn former_term() {
         for kind in orders {
             refused.push(host.operate(&spec, &host.request(1, kind)).map(drop));
         }
-        refused.push(host.cancel(successor.operation).map(drop));
+        refused.push(host.try_cancel(successor.operation).map(drop));
         refused.push(
             host.ticket(
                 &spec,

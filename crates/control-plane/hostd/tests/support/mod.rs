@@ -186,7 +186,7 @@ impl Host {
         self.client.set_term(Term(term));
     }
 
-    pub fn cancel(&self, operation: OperationId) -> Result<Operation, ClientError> {
+    pub fn try_cancel(&self, operation: OperationId) -> Result<Operation, ClientError> {
         self.runtime.block_on(self.client.cancel(operation))
     }
 
