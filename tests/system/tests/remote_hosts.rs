@@ -205,6 +205,21 @@ fn a_second_machine_joins_runs_a_guest_is_cut_off_and_removed() {
     first.runs(&format!(
         "vm create web1 --datastore ds2 --memory 256M --net none --disk 64M --machine pc {guest}"
     ));
+    // A hostile host asks the key server, with its certificate, for another host's VM.
+    first.runs("vm create web0 --datastore ds1 --memory 256M --net none --disk 16M");
+    let other = first.json("vm show web0");
+    let (vm, key) = (other["id"].as_str().unwrap(), other["key"]["key"].as_str().unwrap());
+    let as_host = format!("--server {FIRST}:5697 --identity home/hostd/identity");
+    for attack in [
+        format!("grant --vm {vm} --vm-generation 1 --key-id {key} --host host2"),
+        format!("bind --vm 00000000-0000-4000-8000-000000000001 --from {vm} --key-id {key}"),
+        format!("fence --vm {vm} --vm-generation 99"),
+        "client list".to_owned(),
+    ] {
+        let refused = second.is_refused(&format!("keyserver {attack} {as_host}"));
+        assert!(refused.contains("the role host may not do that"), "{attack}: {refused}");
+    }
+
     let _place = strongroom_system_tests::take_place();
     first.runs("vm start web1");
     let vm = first.json("vm show web1");

@@ -247,21 +247,24 @@ impl ServeArguments {
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
         // A role gets all options from the main process.
         let all = if self.role.is_none() { &self.completed()? } else { self };
-        let (places, name) = (all.places()?, all.host_name()?);
+        let places = all.places()?;
         match self.role {
-            None => all.run_all(output, log, &places, &name),
             Some(RoleArgument::Host) => {
                 let joined = self.joined(&places)?;
                 let name = match &joined {
                     Some(joined) => {
-                        &Name::new(&joined.name).map_err(|error| CliError::Usage(error.to_string()))?
+                        Name::new(&joined.name).map_err(|error| CliError::Usage(error.to_string()))?
                     }
-                    None => &name,
+                    None => self.host_name()?,
                 };
-                roles::host(output, log, &places, name, self.crypto_safe, joined.as_ref())
+                roles::host(output, log, &places, &name, self.crypto_safe, joined.as_ref())
             }
+            None | Some(RoleArgument::Control) if self.join.is_some() => {
+                Err(CliError::Usage("a machine joins as a host alone: add --role host".to_owned()))
+            }
+            None => all.run_all(output, log, &places, &all.host_name()?),
             Some(RoleArgument::Control) => {
-                roles::control(output, &places, &name, self.listen(), self.news_on_stdin)
+                roles::control(output, &places, &self.host_name()?, self.listen(), self.news_on_stdin)
             }
         }
     }
