@@ -211,7 +211,6 @@ fn a_second_machine_joins_runs_a_guest_is_cut_off_and_removed() {
     let (vm, key) = (other["id"].as_str().unwrap(), other["key"]["key"].as_str().unwrap());
     let as_host = format!("--server {FIRST}:5697 --identity home/hostd/identity");
     for attack in [
-        format!("grant --vm {vm} --vm-generation 1 --key-id {key} --host host2"),
         format!("bind --vm 00000000-0000-4000-8000-000000000001 --from {vm} --key-id {key}"),
         format!("fence --vm {vm} --vm-generation 99"),
         "client list".to_owned(),

@@ -344,3 +344,84 @@ impl Client {
         ClientError::Nonsense { at: self.way.to_string(), reason: error.to_string() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// What a hostd of the former version says about itself; it states no formats.
+    const FORMER: &str = include_str!("../../hostd/tests/former/host-state.json");
+
+    /// A host that answers each request with this; returns the heads of the requests.
+    async fn answers(listener: UnixListener, answer: Value, requests: usize) -> Vec<String> {
+        let mut heads = Vec::new();
+        for _ in 0..requests {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            heads.push(String::from_utf8(head).unwrap());
+            let body = answer.to_string();
+            let said = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            stream.write_all(said.as_bytes()).await.unwrap();
+        }
+        heads
+    }
+
+    fn with_formats(oldest: u32, newest: u32) -> Value {
+        let mut host: Value = serde_json::from_str(FORMER).unwrap();
+        host["formats"] = json!({ "oldest": oldest, "newest": newest, "later": true });
+        host["later"] = json!([{ "deep": 1 }]);
+        host
+    }
+
+    /// Asks a host for its state twice. Returns the outcome, and the head of the second request.
+    async fn asked(answer: Value) -> (Result<Host, ClientError>, String) {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let client = Client::new(path);
+        client.set_term(Term(7));
+        let ask = async {
+            let _ = client.host().await;
+            client.host().await
+        };
+        let (host, heads) = tokio::join!(ask, answers(listener, answer, 2));
+        (host, heads.last().unwrap().clone())
+    }
+
+    #[tokio::test]
+    async fn the_newest_common_format_is_written_and_news_of_a_newer_host_are_no_error() {
+        for (answer, format) in
+            [(serde_json::from_str(FORMER).unwrap(), 1), (with_formats(1, 2), 2), (with_formats(2, 3), 2)]
+        {
+            let (host, head) = asked(answer).await;
+            host.unwrap();
+            assert!(head.contains(&format!("{FORMAT_HEADER}: {format}\r\n")), "{head}");
+            assert!(head.contains(&format!("{TERM_HEADER}: 7\r\n")), "{head}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_without_a_common_format_and_a_former_one_are_refused_what_they_do_not_read() {
+        let place = tempfile::tempdir().unwrap();
+        for (number, answer) in
+            [with_formats(3, 4), serde_json::from_str(FORMER).unwrap()].into_iter().enumerate()
+        {
+            let path = place.path().join(number.to_string());
+            let listener = UnixListener::bind(&path).unwrap();
+            let client = Client::new(path);
+            let disk = "disk0".parse().unwrap();
+            let (refused, _) =
+                tokio::join!(client.volume(VmId::random(), &disk), answers(listener, answer, 1));
+            let refused = refused.unwrap_err();
+            assert!(matches!(refused, ClientError::Formats { .. }), "{refused}");
+            assert!(refused.to_string().contains("upgrade the older of the two"), "{refused}");
+        }
+    }
+}
