@@ -71,6 +71,8 @@ fn what_a_host_says_about_another_ones_vm_is_not_believed() {
     let mut forged = running;
     (forged.generation, forged.power, forged.reason) = (99, HostPower::Crashed, Some(OffReason::HostLost));
     machine.host.lock().vms.insert(id, forged);
+    // It tells of a change.
+    machine.host.guest("web1", |_| {});
     assert!(settle_down(&site, &control));
     let vm = control.show_vm("web1").unwrap();
     assert_eq!((vm.summary.power, vm.generation), (PowerState::Running, 1), "it is host1's VM");
