@@ -1,10 +1,14 @@
 //! `strongroom task`, `event`, `host`, `datastore`, `policy`: the control plane's other objects.
 
+use std::fmt::{self, Display};
+use std::net::SocketAddr;
+
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore};
 use strongroom_api::event::{Event, EventListQuery};
-use strongroom_api::host::Host;
+use strongroom_api::host::{CreateHostToken, Host, HostToken};
 use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules};
 use strongroom_api::task::{Progress, ProgressUnit, Task, TaskListQuery, TaskState};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
@@ -14,7 +18,8 @@ use uuid::Uuid;
 
 use crate::api::{Api, ApiArguments, WaitArguments, follow, segment, show, table, time_ms, word};
 use crate::error::CliError;
-use crate::output::Output;
+use crate::keyserver::parse_address;
+use crate::output::{Output, utc};
 use crate::progress::display_about;
 
 /// The default limit of a list.
@@ -216,6 +221,65 @@ impl EventCommand {
 pub enum HostCommand {
     /// List the machines that run VMs
     List(HostListArguments),
+    /// Create a token with which a machine joins as a host
+    Token(HostTokenArguments),
+    /// Show a host
+    #[command(after_help = "Example:\n  strongroom host show host2")]
+    Show(HostArguments),
+    /// Remove a host without VMs and datastores; its certificate is revoked
+    #[command(after_help = "Example:\n  strongroom host remove host2")]
+    Remove(HostArguments),
+}
+
+/// The arguments of `token`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The token is secret until it is used or has expired, and good once. Take it to the machine, install \
+the same version there, and join:
+
+  strongroom serve --role host --join 10.0.0.5:5697 --token-file token
+
+The address after --join is that of enrolment on this machine, where 'serve' has to listen for other machines: \
+--listen-kmip and --listen-enrolment.
+
+Example:
+  umask 077; strongroom host token host2 --address 10.0.0.6:5691 > token"
+)]
+pub struct HostTokenArguments {
+    /// Name of the host
+    name: Name,
+
+    /// Address at which this machine will reach the host
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
+    address: SocketAddr,
+
+    /// Validity of the token, in seconds [default: 3600]
+    #[arg(long, value_name = "SECONDS")]
+    valid: Option<u32>,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of commands on a host.
+#[derive(Debug, Args)]
+pub struct HostArguments {
+    /// Name or id of the host
+    host: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+struct HostRemoved {
+    host: String,
+}
+
+impl Display for HostRemoved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "host {} is removed; end `strongroom serve` there", self.host)
+    }
 }
 
 /// The arguments of `list`.
@@ -229,7 +293,39 @@ pub struct HostListArguments {
 impl HostCommand {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let Self::List(HostListArguments { api }) = self;
+        match self {
+            Self::List(HostListArguments { api }) => Self::list(api, output),
+            Self::Token(HostTokenArguments { name, address, valid, api }) => {
+                let wish = CreateHostToken {
+                    name: name.clone(),
+                    address: address.to_string(),
+                    valid_seconds: *valid,
+                };
+                let token: HostToken = api.connect()?.post_for("/v1/hosts", &wish)?;
+                let text = serde_json::to_string(&token).map_err(|error| CliError::Output(error.into()))?;
+                let (until, fingerprint) = (utc(token.expires_unix_seconds), token.authority.clone());
+                let join = format!(
+                    "good once, until {until}; join with --join {} --fingerprint {fingerprint}",
+                    token.enrolment
+                );
+                show(output, token, text)?;
+                // Not on stdout, because the token is redirected to a file as it is.
+                output.remark(&join);
+                Ok(())
+            }
+            Self::Show(HostArguments { host, api }) => {
+                let host: Host = api.connect()?.get(&format!("/v1/hosts/{}", segment(host)))?;
+                let text = host_text(&host);
+                show(output, host, text)
+            }
+            Self::Remove(HostArguments { host, api }) => {
+                api.connect()?.remove(&format!("/v1/hosts/{}", segment(host)))?;
+                output.answer(&HostRemoved { host: host.clone() })
+            }
+        }
+    }
+
+    fn list(api: &ApiArguments, output: &Output) -> Result<(), CliError> {
         let hosts: Page<Host> = api.connect()?.query("/v1/hosts", &ListQuery::default())?;
         let head =
             ["NAME", "STATE", "CPUS", "MEMORY", "FREE", "GUESTS ON", "VMS", "MEMORY STAYS IN", "REASONS"];
@@ -247,6 +343,27 @@ impl HostCommand {
             ]
         })
     }
+}
+
+/// A host for people.
+fn host_text(host: &Host) -> String {
+    let here = || "this machine's control socket".to_owned();
+    let mut lines = vec![
+        format!("name         {}", host.name),
+        format!("state        {}", word(host.state)),
+        format!("address      {}", host.address.clone().unwrap_or_else(here)),
+        format!("version      {}", host.version.clone().unwrap_or_default()),
+        format!("cpus         {}", host.cpus),
+        format!(
+            "memory       {}, {} free",
+            display_bytes(host.memory_bytes),
+            display_bytes(host.memory_free_bytes)
+        ),
+        format!("VMs running  {}", host.vms_running),
+        format!("crypto-safe  {}", host.crypto_safe.clone().unwrap_or_default()),
+    ];
+    lines.extend(host.crypto_safe_reasons.iter().map(|reason| format!("             {reason}")));
+    lines.join("\n")
 }
 
 /// The commands for datastores.

@@ -194,19 +194,7 @@ impl<'test> Serving<'test> {
 
     #[track_caller]
     fn test_guest_with(&self, kernel: &str, archives: &[&str]) -> String {
-        let boot = self.scratch.make_directory("home/hostd/boot");
-        let read = |file: &str| {
-            let read = fs::read(build::guest_directory().join(file));
-            read.unwrap_or_else(|error| panic!("cannot read the guest's {file}: {error}"))
-        };
-        // The kernel unpacks one archive after the other.
-        let initramfs: Vec<u8> = archives.iter().flat_map(|archive| read(archive)).collect();
-        for (file, content) in [(kernel, read(kernel)), ("initramfs.cpio", initramfs)] {
-            let written = fs::write(boot.join(file), content);
-            written.unwrap_or_else(|error| panic!("cannot write the guest's {file}: {error}"));
-        }
-        let boot = boot.display();
-        format!("--kernel {boot}/{kernel} --initrd {boot}/initramfs.cpio --append '{KERNEL_ARGUMENTS}'")
+        put_guest(self.scratch, kernel, archives)
     }
 
     /// Returns the output of `vm show` for a VM.
@@ -358,6 +346,35 @@ impl Drop for Serving<'_> {
         drop(self.serve.take());
         end_vms(self.scratch);
     }
+}
+
+/// Puts the test guest into the boot directory of the hostd whose home is `home/hostd`. Returns the
+/// options for `vm create`.
+#[track_caller]
+pub fn put_test_guest(scratch: &Scratch) -> String {
+    put_guest(scratch, "vmlinux", &["initramfs.cpio"])
+}
+
+#[track_caller]
+fn put_guest(scratch: &Scratch, kernel: &str, archives: &[&str]) -> String {
+    let boot = scratch.make_directory("home/hostd/boot");
+    let read = |file: &str| {
+        let read = fs::read(build::guest_directory().join(file));
+        read.unwrap_or_else(|error| panic!("cannot read the guest's {file}: {error}"))
+    };
+    // The kernel unpacks one archive after the other.
+    let initramfs: Vec<u8> = archives.iter().flat_map(|archive| read(archive)).collect();
+    for (file, content) in [(kernel, read(kernel)), ("initramfs.cpio", initramfs)] {
+        let written = fs::write(boot.join(file), content);
+        written.unwrap_or_else(|error| panic!("cannot write the guest's {file}: {error}"));
+    }
+    let boot = boot.display();
+    format!("--kernel {boot}/{kernel} --initrd {boot}/initramfs.cpio --append '{KERNEL_ARGUMENTS}'")
+}
+
+/// Takes a place among the running guests.
+pub fn take_place() -> impl Drop {
+    Place::take()
 }
 
 /// Stops by force the VMs whose run directory is `run` in a test's directory, when nothing can

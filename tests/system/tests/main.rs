@@ -53,6 +53,7 @@ mod provider_secrets;
 mod reconnects_after_the_server_is_killed;
 mod reencrypts_volumes;
 mod rekeys_volumes;
+mod remote_hosts;
 mod removed_while_served;
 mod secrets;
 mod serves_real_clients;

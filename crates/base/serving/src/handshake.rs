@@ -1,12 +1,14 @@
 //! TLS handshakes with a deadline.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 /// The reasons why a TLS handshake fails.
 #[derive(Debug, Error)]
@@ -27,7 +29,21 @@ pub async fn shake_hands<Stream: AsyncRead + AsyncWrite + Unpin>(
     acceptor: &TlsAcceptor,
     stream: Stream,
     within: Duration,
-) -> Result<TlsStream<Stream>, HandshakeError> {
+) -> Result<server::TlsStream<Stream>, HandshakeError> {
     let shaken = tokio::time::timeout(within, acceptor.accept(stream)).await;
+    Ok(shaken.map_err(|_| HandshakeError::Late)??)
+}
+
+/// Performs the handshake as a client of the server `name`.
+///
+/// # Errors
+/// [`HandshakeError`].
+pub async fn shake_hands_with<Stream: AsyncRead + AsyncWrite + Unpin>(
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    stream: Stream,
+    within: Duration,
+) -> Result<client::TlsStream<Stream>, HandshakeError> {
+    let shaken = tokio::time::timeout(within, TlsConnector::from(config).connect(name, stream)).await;
     Ok(shaken.map_err(|_| HandshakeError::Late)??)
 }

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | `places` | places for connections: strangers displace each other, known peers keep theirs |
 //! | `connections` | accepting, the connections that there are, and their end in order |
-//! | `handshake` | TLS with a deadline (feature `tls`) |
+//! | `handshake` | TLS with a deadline, of either side (feature `tls`) |
 //! | `http` | HTTP/1.1 to an [axum] router, within limits (feature `http`) |
 //! | `exchange` | one HTTP request over a connection, for clients (feature `http`) |
 //!
-//! The control plane's API, the key server's enrolment and administration, its KMIP port and
-//! hostd's control socket use this crate. Each chooses its limits; none implements accepting,
+//! The control plane's API, the key server's enrolment and administration, its KMIP port, and
+//! hostd's control socket and port use this crate. Each chooses its limits; none implements accepting,
 //! handshakes or draining itself.
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub use self::connections::Connections;
 #[cfg(feature = "http")]
 pub use self::exchange::{Answered, ExchangeError, ExchangeLimits, exchange};
 #[cfg(feature = "tls")]
-pub use self::handshake::{HandshakeError, shake_hands};
+pub use self::handshake::{HandshakeError, shake_hands, shake_hands_with};
 #[cfg(feature = "http")]
 pub use self::http::{BodyError, HttpLimits, read_body, serve_http};
 pub use self::places::{Full, Limits, Place, Places, network_of};

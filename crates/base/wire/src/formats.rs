@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The range of format numbers that a program reads. It writes the newest one, or that of the
 /// message that it answers. A message has its format in a member `format`. Readers ignore unknown
 /// members, so only a change of meaning makes a new format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Formats {
     /// The oldest format.
     pub oldest: u32,
@@ -53,16 +53,41 @@ impl Formats {
     /// [`FormatError`].
     pub fn of(self, message: &[u8]) -> Result<u32, FormatError> {
         let Head { format } = serde_json::from_slice(message)?;
-        match (self.oldest..=self.newest).contains(&format) {
+        match self.has(format) {
             true => Ok(format),
             false => Err(FormatError::Unknown { found: format, known: self }),
         }
+    }
+
+    /// Whether the program reads this format.
+    pub fn has(self, format: u32) -> bool {
+        (self.oldest..=self.newest).contains(&format)
+    }
+
+    /// The newest format that two programs have in common.
+    pub fn common(self, other: Self) -> Option<u32> {
+        let newest = self.newest.min(other.newest);
+        (self.has(newest) && other.has(newest)).then_some(newest)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_programs_speak_the_newest_format_that_both_read() {
+        let formats = |oldest, newest| Formats { oldest, newest };
+        for (one, other, common) in [
+            (formats(1, 2), formats(2, 3), Some(2)),
+            (formats(1, 1), formats(1, 2), Some(1)),
+            (formats(1, 3), formats(2, 2), Some(2)),
+            (formats(1, 2), formats(3, 4), None),
+            (formats(2, 2), formats(3, 1), None),
+        ] {
+            assert_eq!((one.common(other), other.common(one)), (common, common), "{one}, {other}");
+        }
+    }
 
     #[test]
     fn a_format_in_the_range_is_read_whatever_else_is_said() {

@@ -29,7 +29,7 @@ mod token;
 mod upstream;
 
 pub use administration::{AdministrationArguments, Administrator, administrator_of_home, overseer_of_home};
-pub use certificates::{ClientFiles, NewKey};
+pub use certificates::{ClientFiles, NewKey, read_certificates};
 pub use directory::{DirectoryArguments, ServerSettings, parse_address};
 pub use init::warn_of_root;
 pub use own_certificates::RENEW_BEFORE;

@@ -147,15 +147,20 @@ impl Identity {
 
     /// Registers the key server as its key provider.
     fn register(&self, server: &ServerSettings) -> Result<(), CliError> {
+        self.register_at(&server.listen.to_string(), server.names.first().cloned())
+    }
+
+    /// Registers the key server at this address as its key provider; its certificate has this name.
+    pub fn register_at(&self, kmip: &str, server_name: Option<String>) -> Result<(), CliError> {
         let registry = Registry::of_home(&self.home);
         let name = embedded()?;
         let files = self.files();
         let kmip = KmipConfig {
-            servers: vec![server.listen.to_string()],
+            servers: vec![kmip.to_owned()],
             ca: files.ca,
             certificate: files.certificate,
             key: files.key,
-            server_name: server.names.first().cloned(),
+            server_name,
             request_timeout_ms: REQUEST_TIMEOUT_MS,
             named_keys: true,
         };

@@ -13,7 +13,9 @@
 
 mod config;
 mod identity;
+mod join;
 mod passwords;
+mod peers;
 mod roles;
 mod upkeep;
 mod vm_keys;
@@ -32,11 +34,13 @@ use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::capacity::may_be_used;
 use strongroom_hostd::daemon::config::HostConfig;
+use strongroom_keyserver::access::CertificateSha256;
 use strongroom_keyserver::state::make_directories;
 use strongroom_processes::{Address, Alone, Place, Role, RunningRole, Signals, keep};
 
 pub use self::config::ServeConfig;
 use self::identity::Identity;
+use self::join::{Join, Joined};
 use crate::api::{ApiArguments, CONTROL_DIRECTORY, address, follow};
 use crate::error::CliError;
 use crate::home::HomeArguments;
@@ -73,7 +77,11 @@ certificates, and a first access token for the other commands, in a file that on
 Examples:
   mkdir -p /srv/vms
   strongroom serve --datastore vms=/srv/vms
-  strongroom serve --listen 10.0.0.5:5690 --name host1")]
+  strongroom serve --listen 10.0.0.5:5690 --name host1
+  strongroom serve --listen-kmip 10.0.0.5:5696 --listen-enrolment 10.0.0.5:5697
+
+On another machine, with a token of 'strongroom host token' on the first one:
+  strongroom serve --role host --join 10.0.0.5:5697 --token-file token")]
 pub struct ServeArguments {
     /// Run only one of the processes, on a machine that a complete 'serve' has set up
     #[arg(long, value_enum)]
@@ -83,7 +91,8 @@ pub struct ServeArguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Address of the API [default: 127.0.0.1:5690]
+    /// Address of the API [default: 127.0.0.1:5690]; with --join, that of hostd [default: that of
+    /// the token]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen: Option<SocketAddr>,
 
@@ -112,6 +121,19 @@ pub struct ServeArguments {
     /// unencrypted (swap, kdump, hibernation): required or advised; saved [initially: required]
     #[arg(long, value_name = "RULE", value_parser = parse_crypto_safe)]
     crypto_safe: Option<CryptoSafeRule>,
+
+    /// With --role host: join the site of another machine as a host; ADDRESS:PORT is that of
+    /// enrolment there
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address, requires = "token_file")]
+    join: Option<SocketAddr>,
+
+    /// File with the token of `strongroom host token`, for --join
+    #[arg(long, value_name = "FILE", requires = "join")]
+    token_file: Option<PathBuf>,
+
+    /// For --join: refuse a token of another authority than that with this SHA-256
+    #[arg(long, value_name = "SHA256", requires = "join")]
+    fingerprint: Option<CertificateSha256>,
 
     /// For the control plane: each line on stdin reports the end of another process, and becomes an
     /// event
@@ -225,13 +247,37 @@ impl ServeArguments {
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
         // A role gets all options from the main process.
         let all = if self.role.is_none() { &self.completed()? } else { self };
-        let (places, name) = (all.places()?, all.host_name()?);
+        let places = all.places()?;
         match self.role {
-            None => all.run_all(output, log, &places, &name),
-            Some(RoleArgument::Host) => roles::host(output, log, &places, &name, self.crypto_safe),
-            Some(RoleArgument::Control) => {
-                roles::control(output, &places, &name, self.listen(), self.news_on_stdin)
+            Some(RoleArgument::Host) => {
+                let joined = self.joined(&places)?;
+                let name = match &joined {
+                    Some(joined) => {
+                        Name::new(&joined.name).map_err(|error| CliError::Usage(error.to_string()))?
+                    }
+                    None => self.host_name()?,
+                };
+                roles::host(output, log, &places, &name, self.crypto_safe, joined.as_ref())
             }
+            None | Some(RoleArgument::Control) if self.join.is_some() => {
+                Err(CliError::Usage("a machine joins as a host alone: add --role host".to_owned()))
+            }
+            None => all.run_all(output, log, &places, &all.host_name()?),
+            Some(RoleArgument::Control) => {
+                roles::control(output, &places, &self.host_name()?, self.listen(), self.news_on_stdin)
+            }
+        }
+    }
+
+    /// The site that this machine has joined, or joins now.
+    fn joined(&self, places: &Places) -> Result<Option<Joined>, CliError> {
+        match (self.join, &self.token_file) {
+            (Some(server), Some(token)) => {
+                let (token, fingerprint) = (token.clone(), self.fingerprint);
+                let join = Join { server, token, fingerprint, listen: self.listen };
+                join.run(places).map(Some)
+            }
+            _ => Joined::of_home(&places.hostd),
         }
     }
 
@@ -358,6 +404,18 @@ impl ServeArguments {
         {
             arguments
                 .extend(address.into_iter().flat_map(|address| [option.into(), address.to_string().into()]));
+        }
+        // Other machines reach it by its addresses, which its certificate has to name.
+        let known = ServerSettings::read(&home.join("keyserver")).unwrap_or_default().names;
+        let addresses = [self.listen_kmip, self.listen_enrolment].into_iter().flatten().map(|at| at.ip());
+        let mut named: Vec<String> =
+            addresses.filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string()).collect();
+        named.dedup();
+        named.retain(|name| !known.contains(name));
+        if !named.is_empty() {
+            for name in known.into_iter().chain(named) {
+                arguments.extend(["--name".into(), name.into()]);
+            }
         }
         arguments
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_control::engine::Control;
-use strongroom_control::host::{Host, LocalHostd};
+use strongroom_control::host::{Host, Hostd};
 use strongroom_control::{ControlConfig, ControlProcess};
 use strongroom_files::FileError;
 use strongroom_host::client::Client;
@@ -24,7 +24,10 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Places;
+use super::identity::Identity;
+use super::join::Joined;
 use super::passwords::Passwords;
+use super::peers::JoiningHere;
 use super::upkeep::{Upkeep, UpkeepOf};
 use super::vm_keys::KeyServerKeys;
 use crate::api::write_address;
@@ -66,6 +69,7 @@ pub fn host(
     places: &Places,
     name: &Name,
     crypto_safe: Option<CryptoSafeRule>,
+    joined: Option<&Joined>,
 ) -> Result<(), CliError> {
     let used = |error| {
         CliError::File(FileError { action: "use the configuration in", path: places.hostd.clone(), error })
@@ -87,7 +91,11 @@ pub fn host(
         run: places.run.clone(),
         supervisor: SupervisorProgram { path, arguments },
         notes: Arc::new(NotedInHome(KnownDatastores::of_home(&places.home))),
+        port: joined.map(|joined| joined.port(&places.hostd)).transpose()?,
     };
+    if let Some(joined) = joined {
+        joined.keep_renewed(&places.hostd)?;
+    }
     let socket = run.control_socket();
     let serving = HostServing { host: config.name, socket: socket.clone(), pid: std::process::id() };
     block_on(|told| async move {
@@ -130,12 +138,15 @@ pub fn control(
     let keys = KeyServerKeys::new(&places.home, &places.control, key_server)?;
     let hostd = Client::new(places.run.join("hostd/control.sock"));
     block_on(|told| async move {
-        let hostd: Arc<dyn Host> = Arc::new(LocalHostd::new(hostd, Handle::current()));
+        let hostd: Arc<dyn Host> = Arc::new(Hostd::new(hostd, Handle::current()));
+        let joining =
+            JoiningHere::new(&directory, Identity::control(&places.control)?.files(), Handle::current());
         let config = ControlConfig {
             directory: places.control.clone(),
             listen,
             certificate_names: Vec::new(),
             hosts: vec![(name.clone(), hostd)],
+            joining: Some(Arc::new(joining)),
             keys: Arc::new(keys),
             passwords: Arc::new(Passwords::default()),
         };

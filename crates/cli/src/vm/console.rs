@@ -1,6 +1,7 @@
 //! `strongroom vm console`, and the client of the guest socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -68,6 +69,13 @@ pub struct GuestSocket {
 impl GuestSocket {
     /// Connects to the socket of the ticket.
     pub fn connect(ticket: &Ticket) -> Result<Self, CliError> {
+        if let Some(address) = ticket.address.as_deref().filter(|address| !is_of_this_machine(address)) {
+            return Err(CliError::Usage(format!(
+                "the VM is on host {} ({address}), and its guest is reached there; run this command on that machine, with \
+                 --api, --api-ca and --api-token-file for this control plane",
+                ticket.host
+            )));
+        }
         let path = PathBuf::from(&ticket.socket);
         let failed = |error| CliError::File(FileError { action: "connect to", path: path.clone(), error });
         let stream = UnixStream::connect(&path).map_err(failed)?;
@@ -125,6 +133,12 @@ impl GuestSocket {
     fn failed(&self, error: io::Error) -> CliError {
         CliError::File(FileError { action: "speak to", path: self.path.clone(), error })
     }
+}
+
+/// Whether an address is one of this machine: only then can a socket have it.
+fn is_of_this_machine(address: &str) -> bool {
+    let address = address.parse::<SocketAddr>().map(|address| SocketAddr::new(address.ip(), 0));
+    address.is_ok_and(|address| UdpSocket::bind(address).is_ok())
 }
 
 fn hello(ticket: &Ticket) -> Result<Vec<u8>, CliError> {

@@ -11,6 +11,7 @@ use crate::access::{
     RenewSecondFactor, SetAccessLogRetention, SetFolder, SignIn, VerifyAccessLog,
 };
 use crate::datastore::{AddDatastore, RebuildDatastore};
+use crate::host::CreateHostToken;
 use crate::policy::CreatePolicy;
 use crate::vm::{
     AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, PatchVm,
@@ -509,6 +510,7 @@ whole! {
     EncryptDisk { integrity, key_provider }
     CreatePolicy { name, description, rules }
     AddDatastore { name, path, host }
+    CreateHostToken { name, address, valid_seconds }
     ReadVolumes { readings }
     ChangeVolumes { changes }
     SignIn { user, password, code }

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::name::Name;
+
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Host {
@@ -13,6 +15,9 @@ pub struct Host {
     pub name: String,
     /// Whether it answers.
     pub state: HostState,
+    /// Where it is reached; absent for the control plane's own machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// The version of Strongroom on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
@@ -79,4 +84,63 @@ pub enum HostState {
     #[default]
     #[serde(other)]
     Unknown,
+}
+
+/// A request for a token with which a machine joins as a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateHostToken {
+    /// The host's name.
+    pub name: Name,
+    /// The address at which the control plane will reach it, as in `10.0.0.6:5691`.
+    #[schema(min_length = 1, max_length = 64)]
+    pub address: String,
+    /// How long the token can be used, in seconds: an hour by default.
+    #[schema(minimum = 60, maximum = 604_800)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_seconds: Option<u32>,
+}
+
+/// What a machine needs to join as a host. It is secret until it is used or has expired.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostToken {
+    /// The format of this token.
+    pub format: u32,
+    /// The host's id.
+    pub host: Uuid,
+    /// Its name.
+    pub name: String,
+    /// The address at which it is to listen.
+    pub address: String,
+    /// The enrolment token of the key server, which can be used once.
+    pub token: String,
+    /// When it was made, in seconds since 1970.
+    pub made_unix_seconds: u64,
+    /// When it expires, in seconds since 1970.
+    pub expires_unix_seconds: u64,
+    /// The address at which the key server enrols.
+    pub enrolment: String,
+    /// The address at which the key server hands out keys.
+    pub kmip: String,
+    /// A name in the key server's certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+    /// SHA-256 of the certificate of the key server's authority, in hexadecimal.
+    pub authority: String,
+    /// The id of the control plane at the key server: its orders are the only ones that the host
+    /// takes.
+    pub control: String,
+    /// The control plane's version.
+    pub version: String,
+    /// The oldest and the newest format in which it speaks with hosts.
+    pub host_formats: [u32; 2],
+    /// The architecture of its processors, as in `x86_64`.
+    pub architecture: String,
+}
+
+/// Without the secret.
+impl std::fmt::Debug for HostToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HostToken({} at {}, redacted)", self.name, self.address)
+    }
 }

@@ -108,3 +108,15 @@ pub const ACCESS_LOG_ROOM_DEFAULT_BYTES: u64 = 4 << 30;
 
 /// Most kept heads of the access log in one verification.
 pub const ACCESS_LOG_HEADS_MAX: usize = 64;
+
+/// Longest address and port of a host, in bytes: an IPv6 address with a zone.
+pub const SOCKET_ADDRESS_BYTES_MAX: usize = 64;
+
+/// Shortest validity of a host's token, in seconds: time to carry it somewhere.
+pub const HOST_TOKEN_MIN_S: u32 = 60;
+
+/// Longest validity of a host's token, in seconds: seven days, as of any token of the key server.
+pub const HOST_TOKEN_MAX_S: u32 = 7 * 86_400;
+
+/// Validity of a host's token by default, in seconds.
+pub const HOST_TOKEN_DEFAULT_S: u32 = 3600;

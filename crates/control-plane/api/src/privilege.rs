@@ -51,6 +51,8 @@ pub enum Privilege {
     ManagePolicies,
     /// Register the VMs of a datastore.
     RegisterVm,
+    /// Let machines join as hosts, which get the keys of the VMs on them, and remove them.
+    RegisterHost,
     /// Add, remove and scan datastores.
     Datastores,
     /// Make users, roles, folders and grants, and move VMs between folders.
@@ -61,7 +63,7 @@ pub enum Privilege {
 
 impl Privilege {
     /// Every privilege.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::View,
         Self::Power,
         Self::Console,
@@ -82,6 +84,7 @@ impl Privilege {
         Self::ManageKeys,
         Self::ManagePolicies,
         Self::RegisterVm,
+        Self::RegisterHost,
         Self::Datastores,
         Self::Roles,
         Self::Audit,
@@ -110,6 +113,7 @@ impl Privilege {
             Self::ManageKeys => "manage_keys",
             Self::ManagePolicies => "manage_policies",
             Self::RegisterVm => "register_vm",
+            Self::RegisterHost => "register_host",
             Self::Datastores => "datastores",
             Self::Roles => "roles",
             Self::Audit => "audit",
@@ -141,6 +145,9 @@ impl Privilege {
             Self::ManageKeys => "choose an existing key for a new VM",
             Self::ManagePolicies => "make and delete policies",
             Self::RegisterVm => "register the VMs of a datastore",
+            Self::RegisterHost => {
+                "let machines join as hosts, which get the keys of the VMs on them, and remove them"
+            }
             Self::Datastores => "add, remove and scan datastores",
             Self::Roles => "make users, roles, folders and grants, and move VMs between folders",
             Self::Audit => "read the access log, and who may do what",
@@ -160,7 +167,8 @@ impl Privilege {
             | Self::Recrypt
             | Self::ManageKeys
             | Self::ManagePolicies
-            | Self::RegisterVm => true,
+            | Self::RegisterVm
+            | Self::RegisterHost => true,
             Self::View
             | Self::Power
             | Self::Console

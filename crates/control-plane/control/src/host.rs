@@ -2,13 +2,12 @@
 //!
 //! Calls block, with a timeout of the implementation's own.
 
-use std::path::Path;
 use std::time::Duration;
 
 use strongroom_host::client::{Client, ClientError};
 use strongroom_host::protocol::{
     Changes, Datastore, DatastoreRequest, DiskName, Host as HostState, JudgeRequest, Judgement, ObservedVm,
-    ObservedVms, Operation, OperationId, OperationRequest, Problem, Readings, ReadingsRequest, Ticket,
+    ObservedVms, Operation, OperationId, OperationRequest, Problem, Readings, ReadingsRequest, Term, Ticket,
     TicketRequest, VmSpec, VmStatistics,
 };
 use strongroom_types::{VmId, VolumeId};
@@ -28,6 +27,9 @@ pub enum HostError {
 
 /// A host.
 pub trait Host: Send + Sync {
+    /// Sets the term of later requests.
+    fn set_term(&self, term: Term);
+
     /// Returns the state of the host.
     ///
     /// # Errors
@@ -79,22 +81,25 @@ pub trait Host: Send + Sync {
     /// Makes the host rescan a datastore for VMs that other programs added or removed.
     fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, HostError>;
 
-    /// Returns the volume id of a disk in a VM's directory, from its descriptor, unverified.
-    fn volume(&self, directory: &Path, disk: &DiskName) -> Result<VolumeId, HostError>;
+    /// Ends the direction of the host, durably: it refuses all orders until it joins again.
+    fn release(&self) -> Result<(), HostError>;
+
+    /// Returns the volume id of a VM's disk, from its descriptor, unverified.
+    fn volume(&self, vm: VmId, disk: &DiskName) -> Result<VolumeId, HostError>;
 }
 
-/// The hostd of this machine.
+/// A hostd, of this machine or of another one.
 ///
 /// Calls run on the runtime of [`new`](Self::new) and block the calling thread, which must be one
 /// that may block.
-pub struct LocalHostd {
+pub struct Hostd {
     client: Client,
     runtime: tokio::runtime::Handle,
     /// Whether changes are no longer wanted.
     ended: watch::Sender<bool>,
 }
 
-impl LocalHostd {
+impl Hostd {
     /// The hostd that `client` connects to.
     pub fn new(client: Client, runtime: tokio::runtime::Handle) -> Self {
         Self { client, runtime, ended: watch::Sender::new(false) }
@@ -121,7 +126,11 @@ impl LocalHostd {
     }
 }
 
-impl Host for LocalHostd {
+impl Host for Hostd {
+    fn set_term(&self, term: Term) {
+        self.client.set_term(term);
+    }
+
     fn state(&self) -> Result<HostState, HostError> {
         self.wait(self.client.host())
     }
@@ -192,9 +201,11 @@ impl Host for LocalHostd {
         self.wait(self.client.look_through(request))
     }
 
-    fn volume(&self, directory: &Path, disk: &DiskName) -> Result<VolumeId, HostError> {
-        strongroom_datastore::file::describe(&directory.join(disk.as_str()))
-            .map(|described| described.descriptor.volume)
-            .map_err(|error| HostError::Refused(Problem::new("volume_unreadable", error.to_string())))
+    fn release(&self) -> Result<(), HostError> {
+        self.wait(self.client.release())
+    }
+
+    fn volume(&self, vm: VmId, disk: &DiskName) -> Result<VolumeId, HostError> {
+        self.wait(self.client.volume(vm, disk))
     }
 }

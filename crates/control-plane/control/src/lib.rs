@@ -4,8 +4,8 @@
 //! - [`records`]: the stored records, with their keys. [`inventory`]: the store and its index in
 //!   memory.
 //! - [`process`]: the whole process; [`run`] is its entry point. `server`: the REST interface.
-//! - [`engine`]: requests, tasks, reports of hosts, alarms. [`host`], [`keys`]: the interfaces to
-//!   hosts and to keys.
+//! - [`engine`]: requests, tasks, reports of hosts, alarms. [`host`], [`joining`], [`keys`]: the
+//!   interfaces to hosts, to machines that join as such, and to keys.
 //!
 //! It holds no key and sees no guest data: it knows keys by their names, and passes on tickets for
 //! a guest's console. Its data is not secret, except its callers' tokens, of which it stores only
@@ -16,6 +16,7 @@ pub mod bearer;
 pub mod engine;
 pub mod host;
 pub mod inventory;
+pub mod joining;
 pub mod keys;
 pub mod passwords;
 mod problems;

@@ -1,25 +1,36 @@
 //! The client of hostd.
 //!
-//! Each request opens a connection: requests are few, and a connection to a unix socket is cheap.
-//! Every request has a deadline.
+//! Each request opens a connection, to a unix socket or, over mutual TLS, to a port of another
+//! machine: requests are few, and each proves anew who asks whom. Every request has a deadline.
 
-use std::path::{Path, PathBuf};
+use std::fmt::{self, Debug, Display};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Request, header};
+use parking_lot::Mutex;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strongroom_serving::{Answered, ExchangeLimits};
-use strongroom_types::VmId;
+use strongroom_serving::{Answered, ExchangeLimits, shake_hands_with};
+use strongroom_types::{VmId, VolumeId};
+use strongroom_wire::Formats;
 use thiserror::Error;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::protocol::{
-    ANSWER_BYTES_MAX, CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, JudgeRequest,
-    Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody,
-    Readings, ReadingsRequest, Ticket, TicketRequest, VmSpec, VmStatistics,
+    ANSWER_BYTES_MAX, CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, DiskName, FORMAT_HEADER,
+    FORMAT_WITH_TERMS, FORMATS, Host, JudgeRequest, Judgement, ObservedVm, ObservedVms, Operation,
+    OperationId, OperationRequest, Problem, ProblemBody, Reading, ReadingRequest, Readings, ReadingsRequest,
+    TERM_HEADER, Term, Ticket, TicketRequest, VmSpec, VmStatistics, VolumeQuestion,
 };
 
 /// Timeout of ordinary requests. hostd never waits for a key server or a disk before it answers
@@ -30,35 +41,50 @@ const READS_WITHIN: Duration = Duration::from_secs(30);
 /// Timeout of a judgement of a configuration, for which keys are fetched.
 const JUDGES_WITHIN: Duration = Duration::from_secs(90);
 
+/// Timeout of a connection to another machine, and of its TLS handshake.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Size limits of hostd's answers.
 const LIMITS: ExchangeLimits = ExchangeLimits { head_bytes: 16 << 10, body_bytes: ANSWER_BYTES_MAX };
 
 /// Why a request failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// hostd cannot be reached, or closed the connection.
-    #[error("cannot reach hostd at {socket}: {reason}; is it running?")]
+    /// hostd cannot be reached, closed the connection, or is another one than was expected.
+    #[error("cannot reach hostd at {at}: {reason}; is it running?")]
     Unreachable {
-        /// hostd's socket.
-        socket: PathBuf,
+        /// hostd's socket or address.
+        at: String,
         /// The reason.
         reason: String,
     },
     /// hostd did not answer in time.
-    #[error("hostd at {socket} has not answered within {within:?}")]
+    #[error("hostd at {at} has not answered within {within:?}")]
     Silent {
-        /// hostd's socket.
-        socket: PathBuf,
+        /// hostd's socket or address.
+        at: String,
         /// The timeout.
         within: Duration,
     },
     /// The answer is invalid: the program is not hostd, or has an incompatible version.
-    #[error("hostd at {socket} answers what is not understood: {reason}")]
+    #[error("hostd at {at} answers what is not understood: {reason}")]
     Nonsense {
-        /// hostd's socket.
-        socket: PathBuf,
+        /// hostd's socket or address.
+        at: String,
         /// The error in the answer.
         reason: String,
+    },
+    /// hostd reads no format that this program writes, or not the one that the request needs.
+    #[error(
+        "hostd at {at} reads {theirs}, and this needs {needed}; upgrade the older of the two, one release at a time"
+    )]
+    Formats {
+        /// hostd's socket or address.
+        at: String,
+        /// The formats that it reads.
+        theirs: Formats,
+        /// The formats that were needed.
+        needed: Formats,
     },
     /// hostd refused the request.
     #[error("{problem}")]
@@ -70,22 +96,66 @@ pub enum ClientError {
     },
 }
 
+/// The TLS of connections to one host: who the client is, and which host may answer.
+pub trait HostTls: Debug + Send + Sync {
+    /// Returns the present configuration; certificates are renewed while the client is in use.
+    ///
+    /// # Errors
+    /// If the certificate or its key cannot be used.
+    fn config(&self) -> io::Result<Arc<ClientConfig>>;
+}
+
+/// How hostd is reached.
+#[derive(Clone, Debug)]
+enum Way {
+    /// By its socket on this machine.
+    Socket(PathBuf),
+    /// By its port on another one.
+    Port { address: SocketAddr, tls: Arc<dyn HostTls> },
+}
+
+impl Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => Display::fmt(&path.display(), f),
+            Self::Port { address, .. } => Display::fmt(address, f),
+        }
+    }
+}
+
+/// A connection of either kind.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
 /// A client of one hostd.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
+    way: Way,
+    term: Arc<AtomicU64>,
+    /// The formats that hostd reads, once it has stated them.
+    formats: Arc<Mutex<Option<Formats>>>,
 }
 
 impl Client {
-    /// A client of the hostd that listens at `socket` (`<run>/hostd/control.sock`). Does not
-    /// connect yet.
+    /// A client of the hostd of this machine, which listens at `socket`
+    /// (`<run>/hostd/control.sock`). Does not connect yet.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self::by(Way::Socket(socket.into()))
     }
 
-    /// The path of hostd's socket.
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    /// A client of the hostd that listens at `address` of another machine. Does not connect yet.
+    pub fn at(address: SocketAddr, tls: Arc<dyn HostTls>) -> Self {
+        Self::by(Way::Port { address, tls })
+    }
+
+    fn by(way: Way) -> Self {
+        Self { way, term: Arc::default(), formats: Arc::default() }
+    }
+
+    /// Sets the term of later requests, also of clones.
+    pub fn set_term(&self, term: Term) {
+        self.term.store(term.0, Ordering::Relaxed);
     }
 
     /// Returns the state of the host.
@@ -93,7 +163,10 @@ impl Client {
     /// # Errors
     /// [`ClientError`], as for all methods here.
     pub async fn host(&self) -> Result<Host, ClientError> {
-        self.get("/v1/host").await
+        let host: Host = self.get("/v1/host").await?;
+        *self.formats.lock() = Some(host.formats);
+        self.format(FORMATS)?;
+        Ok(host)
     }
 
     /// Returns all VMs of the host.
@@ -119,6 +192,24 @@ impl Client {
     /// Reads volumes of VMs; each reading has its own answer.
     pub async fn read_volumes(&self, request: &ReadingsRequest) -> Result<Readings, ClientError> {
         self.send(Method::POST, "/v1/volumes/readings", Some(request), READS_WITHIN).await
+    }
+
+    /// Returns the volume id of a VM's disk, from its descriptor, unverified.
+    pub async fn volume(&self, vm: VmId, disk: &DiskName) -> Result<VolumeId, ClientError> {
+        if self.formats.lock().is_none() {
+            self.host().await?;
+        }
+        self.format(Formats { oldest: FORMAT_WITH_TERMS, ..FORMATS })?;
+        let reading = ReadingRequest { vm, disk: disk.clone(), question: VolumeQuestion::Identity };
+        let Readings { readings } = self.read_volumes(&ReadingsRequest { readings: vec![reading] }).await?;
+        match readings.into_iter().next() {
+            Some(Reading::Identity(volume)) => Ok(volume),
+            // The volume was read, and is none.
+            Some(Reading::Problem(problem)) => Err(ClientError::Refused { status: 409, problem }),
+            Some(Reading::Space(_) | Reading::Map(_)) | None => {
+                Err(self.nonsense("it was asked which volume a disk is"))
+            }
+        }
     }
 
     /// Requests an operation. Returns its state at the time of the answer, which is usually queued.
@@ -175,6 +266,11 @@ impl Client {
         self.send(Method::POST, "/v1/datastores", Some(request), ANSWERS_WITHIN).await
     }
 
+    /// Ends the direction of the host, durably: it refuses all orders until it joins again.
+    pub async fn release(&self) -> Result<(), ClientError> {
+        self.send(Method::POST, "/v1/release", None::<&()>, ANSWERS_WITHIN).await
+    }
+
     async fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, ClientError> {
         self.send(Method::GET, path, None::<&()>, ANSWERS_WITHIN).await
     }
@@ -192,11 +288,13 @@ impl Client {
             .uri(path)
             .header(header::HOST, "hostd")
             .header(header::CONTENT_TYPE, "application/json")
+            .header(TERM_HEADER, self.term.load(Ordering::Relaxed))
+            .header(FORMAT_HEADER, self.format(FORMATS)?)
             .body(Full::new(Bytes::from(body.unwrap_or_default())))
             .map_err(|error| self.nonsense(error))?;
         let answered = tokio::time::timeout(within, self.exchange(request)).await;
-        let Answered { status, body } =
-            answered.map_err(|_| ClientError::Silent { socket: self.socket.clone(), within })??;
+        let silent = |_| ClientError::Silent { at: self.way.to_string(), within };
+        let Answered { status, body } = answered.map_err(silent)??;
         if status.is_success() {
             return serde_json::from_slice(&body).map_err(|error| self.nonsense(error));
         }
@@ -205,17 +303,125 @@ impl Client {
         Err(ClientError::Refused { status: status.as_u16(), problem })
     }
 
+    /// The newest of the `needed` formats that hostd reads; the oldest while it has not stated
+    /// them.
+    fn format(&self, needed: Formats) -> Result<u32, ClientError> {
+        let Some(theirs) = *self.formats.lock() else { return Ok(needed.oldest) };
+        let wrong = || ClientError::Formats { at: self.way.to_string(), theirs, needed };
+        needed.common(theirs).ok_or_else(wrong)
+    }
+
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answered, ClientError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
+        let stream = self.connect().await?;
         let exchanged = strongroom_serving::exchange(stream, request, LIMITS).await;
         exchanged.map_err(|error| self.unreachable(error))
     }
 
-    fn unreachable(&self, error: impl std::fmt::Display) -> ClientError {
-        ClientError::Unreachable { socket: self.socket.clone(), reason: error.to_string() }
+    async fn connect(&self) -> Result<Box<dyn Stream>, ClientError> {
+        let unreachable = |error: io::Error| self.unreachable(error);
+        match &self.way {
+            Way::Socket(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(unreachable)?)),
+            Way::Port { address, tls } => {
+                let config = tls.config().map_err(unreachable)?;
+                let connected = tokio::time::timeout(CONNECTS_WITHIN, TcpStream::connect(address)).await;
+                let stream = connected
+                    .map_err(|_| self.unreachable("the connection took too long"))?
+                    .map_err(unreachable)?;
+                stream.set_nodelay(true).map_err(unreachable)?;
+                // The verifier of `config` knows the host by its certificate, and not by a name.
+                let name = ServerName::IpAddress(address.ip().into());
+                let shaken = shake_hands_with(config, name, stream, CONNECTS_WITHIN).await;
+                Ok(Box::new(shaken.map_err(|error| self.unreachable(error))?))
+            }
+        }
     }
 
-    fn nonsense(&self, error: impl std::fmt::Display) -> ClientError {
-        ClientError::Nonsense { socket: self.socket.clone(), reason: error.to_string() }
+    fn unreachable(&self, error: impl Display) -> ClientError {
+        ClientError::Unreachable { at: self.way.to_string(), reason: error.to_string() }
+    }
+
+    fn nonsense(&self, error: impl Display) -> ClientError {
+        ClientError::Nonsense { at: self.way.to_string(), reason: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// What a hostd of the former version says about itself; it states no formats.
+    const FORMER: &str = include_str!("../../hostd/tests/former/host-state.json");
+
+    /// A host that answers each request with this; returns the heads of the requests.
+    async fn answers(listener: UnixListener, answer: Value, requests: usize) -> Vec<String> {
+        let mut heads = Vec::new();
+        for _ in 0..requests {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            heads.push(String::from_utf8(head).unwrap());
+            let body = answer.to_string();
+            let said = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            stream.write_all(said.as_bytes()).await.unwrap();
+        }
+        heads
+    }
+
+    fn with_formats(oldest: u32, newest: u32) -> Value {
+        let mut host: Value = serde_json::from_str(FORMER).unwrap();
+        host["formats"] = json!({ "oldest": oldest, "newest": newest, "later": true });
+        host["later"] = json!([{ "deep": 1 }]);
+        host
+    }
+
+    /// Asks a host for its state twice. Returns the outcome, and the head of the second request.
+    async fn asked(answer: Value) -> (Result<Host, ClientError>, String) {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let client = Client::new(path);
+        client.set_term(Term(7));
+        let ask = async {
+            let _ = client.host().await;
+            client.host().await
+        };
+        let (host, heads) = tokio::join!(ask, answers(listener, answer, 2));
+        (host, heads.last().unwrap().clone())
+    }
+
+    #[tokio::test]
+    async fn the_newest_common_format_is_written_and_news_of_a_newer_host_are_no_error() {
+        for (answer, format) in
+            [(serde_json::from_str(FORMER).unwrap(), 1), (with_formats(1, 2), 2), (with_formats(2, 3), 2)]
+        {
+            let (host, head) = asked(answer).await;
+            host.unwrap();
+            assert!(head.contains(&format!("{FORMAT_HEADER}: {format}\r\n")), "{head}");
+            assert!(head.contains(&format!("{TERM_HEADER}: 7\r\n")), "{head}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_without_a_common_format_and_a_former_one_are_refused_what_they_do_not_read() {
+        let place = tempfile::tempdir().unwrap();
+        for (number, answer) in
+            [with_formats(3, 4), serde_json::from_str(FORMER).unwrap()].into_iter().enumerate()
+        {
+            let path = place.path().join(number.to_string());
+            let listener = UnixListener::bind(&path).unwrap();
+            let client = Client::new(path);
+            let disk = "disk0".parse().unwrap();
+            let (refused, _) =
+                tokio::join!(client.volume(VmId::random(), &disk), answers(listener, answer, 1));
+            let refused = refused.unwrap_err();
+            assert!(matches!(refused, ClientError::Formats { .. }), "{refused}");
+            assert!(refused.to_string().contains("upgrade the older of the two"), "{refused}");
+        }
     }
 }

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         trial("an_image_is_converted_by_a_process_without_keys", walls::images),
         trial("a_captured_supervisor_has_started_what_its_vm_needs", walls::starter_is_asked_for_more),
         trial("what_a_guest_said_is_kept_sealed", console_log::kept),
+        trial("orders_of_a_former_control_plane_are_refused_also_after_a_kill", attacks::former_term),
         trial("a_configuration_that_says_clear_makes_nothing_clear", attacks::clear_configuration),
         trial("exchanged_volumes_are_refused", attacks::exchanged_volumes),
         trial("a_volume_that_is_bound_is_the_one_that_was_meant", attacks::bound_volumes),

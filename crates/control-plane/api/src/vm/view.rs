@@ -272,6 +272,9 @@ pub struct Ticket {
     pub socket: String,
     /// The host's name.
     pub host: String,
+    /// The host's address; absent for the control plane's own machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
 }
 
 impl std::fmt::Debug for Ticket {

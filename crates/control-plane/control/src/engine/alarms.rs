@@ -83,7 +83,7 @@ impl Control {
         self.review_access_log(&mut wanted)?;
         {
             let index = self.inventory.read();
-            for seat in &self.hosts {
+            for seat in self.hosts.iter() {
                 self.review_host(&index, seat, &mut wanted);
             }
             for vm in index.vms.iter() {

@@ -10,7 +10,6 @@
 //! image may be killed at any moment, so the control plane waits for the image, and undoes its work
 //! if none arrives.
 
-use std::path::Path;
 use std::time::Duration;
 
 use strongroom_api::access::AccessKind;
@@ -22,7 +21,8 @@ use strongroom_host::protocol::{DiskName, ImageFormat, OperationKind, OperationO
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
 use super::wishes::{Caller, about, image_format, state, use_of};
-use super::{Control, Stop};
+use super::{Control, RETRY_PAUSE, Stop};
+use crate::host::HostError;
 use crate::inventory::{Draft, Failure};
 use crate::problems;
 use crate::records::{DiskRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
@@ -229,10 +229,15 @@ impl Control {
             }
             ended => {
                 // It may have failed after the old volume was deleted.
-                let there = self.datastore_path(&vm).and_then(|datastore| {
-                    let directory = Path::new(&datastore).join(vm.name.as_str());
-                    step.seat.host.volume(&directory, disk).ok()
-                });
+                let there = match step.seat.host.volume(vm.id, disk) {
+                    Ok(there) => Some(there),
+                    Err(HostError::Refused(_)) => None,
+                    // A host that does not answer has not said that the volume is gone.
+                    Err(error @ HostError::Unreachable(_)) => {
+                        self.note(&step.task, format!("waiting for host {}: {error}", step.seat.name))?;
+                        return Ok(Filled::Pending(Next::Wait(RETRY_PAUSE)));
+                    }
+                };
                 let mut draft = self.draft();
                 if there != before {
                     vm.hardware.forget_volume(disk);

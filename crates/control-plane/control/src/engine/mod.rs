@@ -8,6 +8,8 @@
 //!    repeated with the same id.
 //! 3. Only one task at a time works on a VM: the VM's record has its id.
 //! 4. A start's generation is in the store before it is sent to anyone.
+//! 5. Each run has a term of its own, greater than those before it and in the store before it is
+//!    sent to a host, which refuses orders of a lesser one.
 //!
 //! - [`access`]: who may do what. [`accounts`]: users, roles, folders and grants. [`credentials`]:
 //!   tokens, sessions. [`access_log`]: what is on record of all this.
@@ -17,6 +19,7 @@
 //!   wrong state. [`alarms`]: present troubles.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
 //!   [`data_keys`]: the end of their data keys' cryptoperiods.
+//! - [`seats`], [`joining`]: the hosts, and machines that become hosts.
 //! - [`groups`]: snapshots of several VMs at one instant.
 //! - [`volumes`]: lists and readings of volumes. [`volume_changes`]: changes of them.
 
@@ -36,6 +39,7 @@ mod due_times;
 mod embedded;
 mod fill;
 mod groups;
+mod joining;
 mod observe;
 mod operate;
 mod place;
@@ -44,6 +48,7 @@ mod register;
 mod rotate;
 mod schedule;
 mod seal_disks;
+mod seats;
 mod settle;
 mod slow_disks;
 mod snapshot_schedule;
@@ -59,25 +64,28 @@ mod volumes;
 mod wishes;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use strongroom_api::access::ChainBreak;
 use strongroom_api::task::Progress;
 use strongroom_api::{Name, ObjectRef, Problem};
+use strongroom_host::protocol::Term;
 use strongroom_store::Store;
 use uuid::Uuid;
 
 use self::due_snapshots::DueSnapshots;
+use self::seats::{HostSeat, Seats};
 use self::standings::Standings;
 use self::statistics::Samples;
 use self::volumes::Spaces;
 use crate::host::Host;
 use crate::inventory::{Draft, Failure, Inventory};
+use crate::joining::Joining;
 use crate::keys::VmKeys;
 use crate::problems;
-use crate::records::{HostRecord, VmRecord};
+use crate::records::{HostRecord, Named, VmRecord};
 
 pub use advance::Next;
 pub use alarms::Certificate;
@@ -99,7 +107,11 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 pub struct Control {
     /// The inventory.
     pub inventory: Inventory,
-    hosts: Vec<HostSeat>,
+    hosts: Seats,
+    /// The term of this run.
+    term: Term,
+    /// How machines join; absent in a program that takes none.
+    joining: OnceLock<Arc<dyn Joining>>,
     keys: Arc<dyn VmKeys>,
     standings: Standings,
     samples: Samples,
@@ -118,17 +130,6 @@ pub struct Control {
     providers: Mutex<Vec<strongroom_api::key::KeyProvider>>,
 }
 
-/// A host, and its state outside the inventory.
-struct HostSeat {
-    id: Uuid,
-    name: Name,
-    host: Arc<dyn Host>,
-    seen: Mutex<observe::Seen>,
-    /// Held from a query about VMs until its answer is in the inventory, so that an older answer
-    /// never replaces a newer one.
-    looking: Mutex<()>,
-}
-
 impl Control {
     /// Opens the inventory, for these hosts.
     ///
@@ -141,10 +142,12 @@ impl Control {
         clock: Clock,
     ) -> Result<Self, Failure> {
         let inventory = Inventory::open(store)?;
-        let mut seats = Vec::with_capacity(hosts.len());
+        let term = inventory.begin_term(clock() / 1000)?;
+        let seats = Seats::default();
         for (name, host) in hosts {
             let id = host_id(&inventory, &name, clock())?;
-            seats.push(HostSeat { id, name, host, seen: Mutex::default(), looking: Mutex::default() });
+            host.set_term(term);
+            seats.add(HostSeat::new(id, name, None, host));
         }
         let schedule = Schedule::default();
         for task in inventory.read().open_tasks() {
@@ -155,6 +158,8 @@ impl Control {
         let control = Self {
             inventory,
             hosts: seats,
+            term,
+            joining: OnceLock::new(),
             keys,
             standings,
             samples,
@@ -249,9 +254,13 @@ impl From<Problem> for Stop {
 fn host_id(inventory: &Inventory, name: &Name, now_unix_ms: u64) -> Result<Uuid, Failure> {
     loop {
         if let Some(known) = inventory.read().hosts.iter().find(|host| host.name == *name) {
-            return Ok(known.id);
+            if known.joined.is_none() {
+                return Ok(known.id);
+            }
+            let reason = "another machine has joined under the name of this one; give this one another name";
+            return Err(Failure::Damaged { key: known.name_key(), reason: reason.to_owned() });
         }
-        let record = HostRecord { id: Uuid::new_v4(), name: name.clone() };
+        let record = HostRecord { id: Uuid::new_v4(), name: name.clone(), joined: None };
         match inventory.commit(Draft::new(now_unix_ms).create_named(&record)) {
             Ok(()) => return Ok(record.id),
             Err(Failure::Raced) => inventory.catch_up()?,

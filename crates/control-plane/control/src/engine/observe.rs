@@ -91,6 +91,11 @@ impl Control {
         self.hosts.iter().map(|seat| seat.id).collect()
     }
 
+    /// Whether a host belongs to the site.
+    pub fn has_host(&self, host: Uuid) -> bool {
+        self.seat(host).is_some()
+    }
+
     /// Ends the waits for changes of hosts, because the process ends.
     pub fn end_changes(&self) {
         self.hosts.iter().for_each(|seat| seat.host.end_changes());
@@ -165,7 +170,7 @@ impl Control {
         for vm in &vms {
             seat.seen().vms.insert(vm.vm, vec![Present::from(vm)]);
         }
-        self.take_over(&vms)?;
+        self.take_over(seat, &vms)?;
         seat.seen().read = Some((epoch, changes.number));
         Ok(())
     }
@@ -198,7 +203,7 @@ impl Control {
         for vm in &all.vms {
             vms.entry(vm.vm).or_default().push(Present::from(vm));
         }
-        self.take_over(&all.vms)?;
+        self.take_over(seat, &all.vms)?;
         let mut seen = seat.seen();
         (seen.vms, seen.read) = (vms, Some((all.epoch, all.number)));
         Ok(())
@@ -210,7 +215,7 @@ impl Control {
         match seat.host.vm(vm) {
             Ok(Some(seen)) => {
                 seat.seen().vms.insert(vm, vec![Present::from(&seen)]);
-                self.take_over(std::slice::from_ref(&seen))?;
+                self.take_over(seat, std::slice::from_ref(&seen))?;
                 Ok(Look::Seen(Some(Box::new(ObservedRecord::of(&seen)))))
             }
             Ok(None) => {
@@ -221,13 +226,13 @@ impl Control {
         }
     }
 
-    /// Records the news, with its events.
-    fn take_over(&self, vms: &[ObservedVm]) -> Result<(), Failure> {
+    /// Records the news of a host about its VMs, with its events.
+    fn take_over(&self, seat: &HostSeat, vms: &[ObservedVm]) -> Result<(), Failure> {
         for some in vms.chunks(TAKEN_AT_A_TIME) {
             // A VM that is removed meanwhile makes the transaction of its chunk fail, and the chunk
             // is tried again.
             for _ in 0..super::RACES_MAX {
-                match self.inventory.commit(self.taken_over(some)) {
+                match self.inventory.commit(self.taken_over(seat, some)) {
                     Err(Failure::Raced) => self.inventory.catch_up()?,
                     other => {
                         other?;
@@ -239,11 +244,12 @@ impl Control {
         Ok(())
     }
 
-    fn taken_over(&self, vms: &[ObservedVm]) -> Draft {
+    fn taken_over(&self, seat: &HostSeat, vms: &[ObservedVm]) -> Draft {
         let index = self.inventory.read();
         let mut draft = self.draft();
         for told in vms {
-            let Some(vm) = index.vm(told.vm) else { continue };
+            // What a host says about another one's VM is no state of it.
+            let Some(vm) = index.vm(told.vm).filter(|vm| vm.host == seat.id) else { continue };
             let (now, before) = (ObservedRecord::of(told), index.observed(told.vm));
             if before.is_some_and(|before| *before.record == now) {
                 continue;

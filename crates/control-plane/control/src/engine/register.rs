@@ -362,7 +362,7 @@ fn candidate(seat: &HostSeat, vm: VmId, place: &Present) -> Result<Candidate, Pr
     // A swap disk has a volume only while the VM runs.
     let data = spec.disks.iter().filter(|disk| disk.kind == protocol::DiskKind::Data);
     let volumes = data.map(|disk| {
-        let volume = seat.host.volume(&place.directory, &disk.name);
+        let volume = seat.host.volume(vm, &disk.name);
         let volume = volume.map_err(|error| problems::host(seat.name.as_str(), &error))?;
         let kek = match &disk.key {
             protocol::DiskKey::Provider { kek, .. } | protocol::DiskKey::HalfClear { kek, .. } => *kek,

@@ -70,7 +70,8 @@ impl Control {
     /// Samples the counters of all hosts. Those of a host that does not answer are kept, but not
     /// shown until it answers again.
     pub fn sample(&self) {
-        for seat in &self.hosts {
+        // One that is away would keep the others waiting.
+        for seat in self.hosts.iter().filter(|seat| seat.seen().down.is_none()) {
             match seat.host.all_statistics() {
                 Ok(told) => self.take_samples(seat, told),
                 Err(error) => {

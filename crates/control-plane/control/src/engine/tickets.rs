@@ -74,6 +74,7 @@ impl Control {
             expires_unix_seconds: told.expires_unix_seconds,
             socket: told.socket.display().to_string(),
             host: seat.name.to_string(),
+            address: seat.address.clone(),
         })
     }
 

@@ -421,6 +421,7 @@ fn host_view(seat: &HostSeat) -> Host {
             (None, Some(_)) => HostState::Connected,
             (None, None) => HostState::Unknown,
         },
+        address: seat.address.clone(),
         version: state.map(|state| state.version.clone()),
         cpus: state.map_or(0, |state| state.cpus),
         memory_bytes: state.map_or(0, |state| state.memory_bytes),

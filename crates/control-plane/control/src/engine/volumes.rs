@@ -343,6 +343,10 @@ fn answer(seat: &HostSeat, reading: Reading, read_unix_ms: u64) -> ReadingAnswer
     match reading {
         Reading::Space(space) => ReadingAnswer::Space(space_view(&space, read_unix_ms)),
         Reading::Map(map) => ReadingAnswer::Map(map_view(map)),
+        Reading::Identity(volume) => {
+            let message = format!("host {} was not asked which volume this is: {volume}", seat.name);
+            ReadingAnswer::Error(Problem::new(ErrorCode::Internal, message))
+        }
         Reading::Problem(problem) => {
             ReadingAnswer::Error(problems::host_refused(seat.name.as_str(), &problem))
         }

@@ -353,7 +353,14 @@ impl Control {
             let record = DatastoreRecord { id, name, path, host: seat.id };
             let object = datastore_object(&record);
             let task = self.task_done(task, TaskKind::DatastoreAdd, object, caller);
-            Ok((task, self.draft().create_named(&record)))
+            // The host's record is written again, so that a removal of the host at the same time
+            // looks for datastores once more.
+            let host = index.hosts.get(&seat.id.to_string());
+            let host = host.ok_or_else(|| problems::not_found(ObjectKind::Host, seat.name.as_str()))?;
+            if host.joined.as_ref().is_some_and(|joined| joined.removing) {
+                return Err(problems::conflict(format!("host {} is being removed", host.name)));
+            }
+            Ok((task, self.draft().create_named(&record).replace(host, &*host.record)))
         })
     }
 
@@ -673,8 +680,9 @@ impl Control {
     /// Returns the host with this name or id; the only one if none is named.
     pub(super) fn find_seat(&self, named: Option<&str>) -> Result<&super::HostSeat, Problem> {
         let Some(named) = named else {
-            return match self.hosts.as_slice() {
-                [only] => Ok(only),
+            let mut all = self.hosts.iter();
+            return match (all.next(), all.next()) {
+                (Some(only), None) => Ok(only),
                 _ => Err(problems::invalid("which host is meant?").next("name one with --host")),
             };
         };

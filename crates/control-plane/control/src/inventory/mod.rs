@@ -14,6 +14,7 @@ mod access_log;
 mod draft;
 mod index;
 mod table;
+mod term;
 
 use std::sync::Arc;
 use std::time::Duration;

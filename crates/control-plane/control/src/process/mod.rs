@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use crate::engine::{Clock, Control};
 use crate::host::Host;
 use crate::inventory::Failure;
+use crate::joining::Joining;
 use crate::keys::VmKeys;
 use crate::passwords::PasswordHash;
 use crate::server;
@@ -35,6 +36,8 @@ pub struct ControlConfig {
     pub certificate_names: Vec<String>,
     /// The hosts.
     pub hosts: Vec<(Name, Arc<dyn Host>)>,
+    /// Lets other machines join as hosts.
+    pub joining: Option<Arc<dyn Joining>>,
     /// Requests keys and signs grants.
     pub keys: Arc<dyn VmKeys>,
     /// Hashes users' passwords.
@@ -82,13 +85,16 @@ impl ControlProcess {
     /// # Errors
     /// [`ControlError`].
     pub async fn bind(config: ControlConfig) -> Result<Self, ControlError> {
-        let ControlConfig { directory, listen, certificate_names, hosts, keys, passwords } = config;
+        let ControlConfig { directory, listen, certificate_names, hosts, joining, keys, passwords } = config;
         let clock: Clock = Arc::new(unix_milliseconds_now);
         // The store reads its whole file, and providers are queried.
         let opened = tokio::task::spawn_blocking(move || {
             let store = state::open(&directory)?;
             let tls = ApiTls::open(&directory, &certificate_names)?;
             let control = Control::open(store, hosts, keys, clock)?;
+            if let Some(joining) = joining {
+                control.let_join(joining);
+            }
             state::first_token(&directory, &control)?;
             Ok::<_, ControlError>((control, tls))
         });

@@ -1,9 +1,10 @@
 //! The threads of the control plane. All of them block: on the store's device, on hosts, or on key
 //! providers.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -21,6 +22,8 @@ const STEPS_MAX: usize = 32;
 const CHANGES_WAIT: Duration = Duration::from_secs(2);
 /// The pause after an error of a host, or of the store in a task.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
+/// The interval between looks for hosts that have joined.
+const HOSTS_PAUSE: Duration = Duration::from_secs(1);
 /// The interval between reviews of alarms.
 const REVIEW_PAUSE: Duration = Duration::from_secs(5);
 /// The interval between samples of disk counters. A metric can be this old, and an alarm this late.
@@ -72,9 +75,7 @@ impl Threads {
         for number in 0..WORKERS {
             threads.spawn(format!("task-{number}"), |control, _| work(control))?;
         }
-        for host in control.hosts() {
-            threads.spawn(format!("host-{host}"), move |control, end| watch(control, host, end))?;
-        }
+        threads.spawn("hosts".to_owned(), watch_hosts)?;
         threads.spawn("review".to_owned(), review)?;
         threads.spawn("sample".to_owned(), sample)?;
         threads.spawn("spaces".to_owned(), read_spaces)?;
@@ -139,9 +140,32 @@ fn advance(control: &Control, task: Uuid) -> Next {
     Next::Again
 }
 
-/// Follows a host's changes.
+/// Follows the changes of all hosts, also of those that join.
+fn watch_hosts(control: &Control, end: &End) {
+    thread::scope(|scope| {
+        let mut watched: BTreeMap<Uuid, ScopedJoinHandle<'_, ()>> = BTreeMap::new();
+        loop {
+            watched.retain(|_, watch| !watch.is_finished());
+            for host in control.hosts() {
+                if watched.contains_key(&host) {
+                    continue;
+                }
+                let named = thread::Builder::new().name(format!("host-{host}"));
+                match named.spawn_scoped(scope, move || watch(control, host, end)) {
+                    Ok(watch) => drop(watched.insert(host, watch)),
+                    Err(error) => tracing::error!(%host, %error, "no thread to follow a host; trying again"),
+                }
+            }
+            if end.within(HOSTS_PAUSE) {
+                return;
+            }
+        }
+    });
+}
+
+/// Follows a host's changes until it is removed.
 fn watch(control: &Control, host: Uuid, end: &End) {
-    while !end.within(Duration::ZERO) {
+    while !end.within(Duration::ZERO) && control.has_host(host) {
         let heard = control.observe(host, CHANGES_WAIT).and_then(|up| {
             control.settle()?;
             Ok(up)

@@ -6,6 +6,7 @@
 //! | key | value | who writes it |
 //! |---|---|---|
 //! | `meta` | [`Meta`]: the format | the first start |
+//! | `term` | the term of the last run of a control plane | the start |
 //! | `vm/<id>` | [`VmRecord`]: what is wanted of a VM, and the task that works on it | wishes, tasks |
 //! | `vm-name/<name>` | the VM's id: two VMs cannot have one name | with `vm/` |
 //! | `schedule/<vm>` | [`ScheduleRecord`]: when snapshots of a VM are made and its data keys renewed, and what came of it | wishes, the schedule |
@@ -13,7 +14,7 @@
 //! | `group/<snapshot>` | [`GroupRecord`]: a snapshot of several VMs, and whether it is made | wishes, tasks |
 //! | `volume/<id>` | [`VolumeRecord`]: whose it is: no volume is known twice | with `vm/` |
 //! | `datastore/<id>`, `datastore-name/<name>` | [`DatastoreRecord`], its id | wishes |
-//! | `host/<id>`, `host-name/<name>` | [`HostRecord`], its id | the start |
+//! | `host/<id>`, `host-name/<name>` | [`HostRecord`], its id | the start; requests that let machines join |
 //! | `policy/<id>`, `policy-name/<name>` | [`PolicyRecord`], its id | wishes |
 //! | `task/<id>` | [`TaskRecord`]; ids are UUIDs of version 7, so the order of keys is the order of time | wishes, tasks |
 //! | `event/<number, 20 digits>` | an [`Event`], in the transaction that made it true | everyone |
@@ -47,6 +48,8 @@ pub use hardware::{DiskRecord, DiskSealing, Hardware};
 pub use schedule::{
     CryptoperiodRecord, Deletion, MadeSnapshot, RenewalStage, RuleRecord, RuleStage, ScheduleRecord,
 };
+use std::net::SocketAddr;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_api::Name;
@@ -54,7 +57,7 @@ use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
 use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
-use strongroom_types::{DatastoreId, VmId, VolumeId};
+use strongroom_types::{ClientId, DatastoreId, VmId, VolumeId};
 pub use task::{AUTOMATIC, CloneOf, Holding, SCHEDULER, TaskEnd, TaskRecord, TemporarySnapshot, Whole, Work};
 use uuid::Uuid;
 pub use vm::{KeyWish, Lineage, ObservedRecord, VmRecord};
@@ -131,6 +134,23 @@ pub struct HostRecord {
     pub id: Uuid,
     /// Its name.
     pub name: Name,
+    /// Where it is reached; absent for the control plane's own machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined: Option<JoinedHost>,
+}
+
+/// A machine that has joined as a host, or may.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedHost {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The client of the key server that it is.
+    pub client: ClientId,
+    /// The id of the token that it joins with.
+    pub token_id: String,
+    /// Whether it is being removed: it gets no datastore any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removing: bool,
 }
 
 /// A policy.

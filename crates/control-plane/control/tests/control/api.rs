@@ -10,10 +10,10 @@ use strongroom_api::guard::Guard;
 use strongroom_api::limits::{
     ACCESS_LOG_HEADS_MAX, ACCESS_LOG_KEEP_MAX_S, ACCESS_LOG_KEEP_MIN_S, ACCESS_LOG_ROOM_MAX_BYTES,
     ACCESS_LOG_ROOM_MIN_BYTES, CODE_DIGITS, CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S, CRYPTOPERIOD_UNIT_S,
-    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, QUOTA_BYTES_MAX,
-    QUOTA_COUNT_MAX, REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S,
-    SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, STOP_TIMEOUT_MAX_S,
-    VOLUME_CHANGES_MAX,
+    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, HOST_TOKEN_MAX_S, HOST_TOKEN_MIN_S, PASSWORD_BYTES_MAX,
+    PASSWORD_BYTES_MIN, QUOTA_BYTES_MAX, QUOTA_COUNT_MAX, REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX,
+    SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX,
+    SOCKET_ADDRESS_BYTES_MAX, STOP_TIMEOUT_MAX_S, VOLUME_CHANGES_MAX,
 };
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
@@ -327,6 +327,9 @@ fn the_documents_bounds_are_the_limits() {
     bound("NicBackend.device maxLength", text(INTERFACE_NAME_BYTES_MAX));
     bound("NicBackend.vlan maximum", u64::from(VLAN_MAX));
     bound("PolicyRules.disk_latency_p99_ms maximum", u64::from(DISK_LATENCY_P99_MAX_MS));
+    bound("CreateHostToken.address maxLength", text(SOCKET_ADDRESS_BYTES_MAX));
+    bound("CreateHostToken.valid_seconds minimum", u64::from(HOST_TOKEN_MIN_S));
+    bound("CreateHostToken.valid_seconds maximum", u64::from(HOST_TOKEN_MAX_S));
     bound("CreatePolicy.description maxLength", text(DESCRIPTION_MAX_BYTES));
     bound("QuiesceWithin maximum", u64::from(QUIESCE_WITHIN_MAX_S));
     bound("SetSnapshotSchedule.rules maxItems", text(SNAPSHOT_RULES_MAX));

@@ -8,6 +8,7 @@ mod data_keys;
 mod disk_statistics;
 mod fuzz;
 mod images;
+mod joining;
 mod killed;
 mod on_record;
 mod quotas;

@@ -151,6 +151,8 @@ fn every_operation_that_changes_something_is_on_record() {
         log.call("datastore_add", &[], &json!({ "name": name, "path": format!("/srv/{name}") }));
     }
     log.call("datastore_remove", &["ds2"], &json!({}));
+    log.call("host_token", &[], &json!({ "name": "host2", "address": "10.0.0.6:5691" }));
+    log.call("host_remove", &["host2"], &json!({}));
     log.call("policy_create", &[], &json!({ "name": "sealed", "description": "", "rules": {} }));
     log.call("policy_delete", &["sealed"], &json!({}));
     for (name, encrypted) in [("web1", true), ("clear1", false)] {

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::DatastoreId;
+use strongroom_wire::Formats;
 
 use super::change::Epoch;
+use super::term::FIRST_FORMATS;
 
 /// A host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,6 +16,9 @@ pub struct Host {
     pub name: String,
     /// The version of hostd.
     pub version: String,
+    /// The formats of requests that it reads.
+    #[serde(default = "first_formats")]
+    pub formats: Formats,
     /// The epoch of this run of hostd.
     pub epoch: Epoch,
     /// The processors that hostd may use.
@@ -42,6 +47,10 @@ pub struct Host {
     pub operations_running: u32,
     /// The number of operations in the queue.
     pub operations_queued: u32,
+}
+
+fn first_formats() -> Formats {
+    FIRST_FORMATS
 }
 
 /// The programs and the firmware that VMs are started with; one that is not installed is absent.

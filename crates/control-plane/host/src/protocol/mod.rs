@@ -1,4 +1,6 @@
-//! The protocol of hostd: HTTP/1.1 with JSON on a unix socket. The control plane is the client.
+//! The protocol of hostd: HTTP/1.1 with JSON on a unix socket, and over mutual TLS on a port of a
+//! host that has joined another machine's control plane. The control plane is the client; it
+//! connects to hosts, never a host to it.
 //!
 //! | request | answer |
 //! |---|---|
@@ -16,6 +18,7 @@
 //! | `POST /v1/volumes/readings`, [`ReadingsRequest`] | [`Readings`]: each reading has its own answer |
 //! | `PUT /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: used from now on |
 //! | `POST /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: looked through once more |
+//! | `POST /v1/release` | `null`: no control plane directs the host from now on |
 //!
 //! A refusal has a status of 400 or more, and a [`Problem`] as its body.
 //!
@@ -23,6 +26,11 @@
 //!   known by its id as long as hostd runs, and by its effect afterwards. These succeed again:
 //!   creating what already exists as requested, starting the generation that runs, stopping a
 //!   stopped VM, making a dump that this operation has made, and deleting what is gone.
+//! - A request states its sender's [`Term`] and format in its head. An order is every request but
+//!   `GET`, `check` and `readings`; it is refused if its term is less than the greatest one that the
+//!   host has seen. The host stores a greater term durably before it acts.
+//! - A host states the formats that it reads ([`FORMATS`]); a client writes one of them.
+//! - Paths are those of the host. What a client learns from them it asks the host.
 //! - Nothing here is secret. Grants are useless on another host, and are kept out of logs all the
 //!   same.
 //! - An unknown field of an answer is ignored; an unknown field of a request is refused.
@@ -41,6 +49,7 @@ mod problem;
 mod snapshot;
 mod spec;
 mod statistics;
+mod term;
 mod ticket;
 mod volume_reading;
 
@@ -72,6 +81,7 @@ pub use strongroom_vm::{
     Board, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MachineType,
     MemorySize, Network, Nic, QuiesceWithin, VmName,
 };
+pub use term::{FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_TERMS, FORMATS, TERM_HEADER, Term};
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,
 };
@@ -80,7 +90,8 @@ pub use volume_reading::{
     SpaceReport, ViewSpaceReport, VolumeQuestion,
 };
 
-/// The version of the whole protocol: the `v1` in its paths.
+/// The version of the whole protocol: the `v1` in its paths, and of the first line on the guest
+/// socket.
 pub const FORMAT: u32 = 1;
 
 /// The longest request body, in bytes: far above sixteen of the largest VMs with the longest

@@ -43,6 +43,8 @@ pub enum VolumeQuestion {
     },
     /// A map of its content.
     Map(MapRequest),
+    /// Which volume it is, according to its descriptor, which is not verified.
+    Identity,
 }
 
 /// The answers, in the order of the request.
@@ -60,6 +62,8 @@ pub enum Reading {
     Space(SpaceReport),
     /// A map of its content.
     Map(MapReport),
+    /// Which volume it is.
+    Identity(VolumeId),
     /// Why there is no answer.
     Problem(Problem),
 }

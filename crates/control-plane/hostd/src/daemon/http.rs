@@ -1,34 +1,38 @@
-//! The HTTP interface of the control socket, between requests and [`Hostd`].
+//! The HTTP interface of the control socket and the port, between requests and [`Hostd`].
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRequest, FromRequestParts, Path, RawQuery, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strongroom_host::proof::check_peer;
 use strongroom_host::protocol::{
-    CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, JudgeRequest, Judgement, ObservedVm,
-    ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, REQUEST_BYTES_MAX, Readings,
-    ReadingsRequest, Ticket, TicketRequest, VmSpec, VmStatistics,
+    CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, FORMAT_HEADER, FORMATS, Host, JudgeRequest,
+    Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody,
+    REQUEST_BYTES_MAX, Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketRequest, VmSpec,
+    VmStatistics,
 };
 use strongroom_serving::{BodyError, Connections, HttpLimits, read_body, serve_http};
 use strongroom_types::VmId;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
+use super::operations::blocking;
 use super::vms::no_such_vm;
 use super::{Hostd, operations, statistics, volume_readings};
 
 /// The most connections: those of a control plane and a few people.
 const CONNECTIONS_MAX: usize = 64;
 /// A client may send one request after another for as long as it likes.
-const HTTP: HttpLimits = HttpLimits {
+pub const HTTP: HttpLimits = HttpLimits {
     head_bytes: 16 << 10,
     head_lines: 64,
     head_within: Duration::from_secs(10),
@@ -37,10 +41,9 @@ const HTTP: HttpLimits = HttpLimits {
 /// How long a request's body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Serves requests until it is dropped.
-pub async fn serve(hostd: Arc<Hostd>, listener: UnixListener) {
+/// Serves the requests of this machine until it is dropped.
+pub async fn serve(router: Router, listener: UnixListener) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let router = router(hostd);
     let mut connections = Connections::new("hostd's control socket");
     loop {
         let (stream, _) = connections.accept(|| listener.accept()).await;
@@ -63,7 +66,8 @@ async fn connection(router: Router, stream: UnixStream) {
     }
 }
 
-fn router(hostd: Arc<Hostd>) -> Router {
+/// The requests that hostd answers.
+pub fn router(hostd: Arc<Hostd>) -> Router {
     Router::new()
         .route("/v1/host", get(host))
         .route("/v1/vms", get(vms))
@@ -76,13 +80,52 @@ fn router(hostd: Arc<Hostd>) -> Router {
         .route("/v1/vms/{vm}/judge", post(judge))
         .route("/v1/vms/{vm}/tickets", post(ticket))
         .route("/v1/operations/{operation}", get(operation).delete(cancel))
+        .route("/v1/release", post(release))
         .route("/v1/changes", get(changes))
         .route("/v1/datastores", put(add_datastore).post(look_through))
         .fallback(async |uri: Uri| Refused(no_such_path(&uri)))
         .method_not_allowed_fallback(async || {
             Refused(Problem::new("method", "that is not done with it here"))
         })
+        .layer(middleware::from_fn(of_known_format))
         .with_state(hostd)
+}
+
+/// Refuses requests of a format that this program does not read.
+async fn of_known_format(request: Request, next: Next) -> Response {
+    match stated(request.headers(), FORMAT_HEADER) {
+        Ok(None) => next.run(request).await,
+        Ok(Some(format)) if FORMATS.has(format) => next.run(request).await,
+        Ok(Some(format)) => {
+            let message = format!("the request has format {format}, and this hostd reads {FORMATS}");
+            let problem = Problem::new("format", message);
+            Refused(problem.with_next_step("upgrade the older of the two, one release at a time"))
+                .into_response()
+        }
+        Err(problem) => Refused(problem).into_response(),
+    }
+}
+
+/// The number that a header states.
+fn stated<T: FromStr>(headers: &HeaderMap, name: &str) -> Result<Option<T>, Problem> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    let wrong = || Problem::new("bad_request", format!("the header {name} is a number"));
+    number.map(Some).ok_or_else(wrong)
+}
+
+/// Carries out an order of this term. Nothing of a greater term is admitted meanwhile, so the step
+/// must be short.
+async fn order<T: Send + 'static>(
+    hostd: Arc<Hostd>,
+    InTerm(term): InTerm,
+    step: impl FnOnce(&Hostd) -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Refused> {
+    let ordered = blocking(move || {
+        let _admitted = hostd.terms.admit(term)?;
+        step(&hostd)
+    });
+    Ok(ordered.await??)
 }
 
 type Asked = State<Arc<Hostd>>;
@@ -114,10 +157,12 @@ async fn read_volumes(State(hostd): Asked, Body(wanted): Body<ReadingsRequest>) 
 
 async fn submit(
     State(hostd): Asked,
+    term: InTerm,
     Named(vm): Named<VmId>,
     Body(wanted): Body<OperationRequest>,
 ) -> Result<(StatusCode, Json<Operation>), Refused> {
-    Ok((StatusCode::ACCEPTED, Json(hostd.submit(vm, wanted)?)))
+    let operation = order(hostd, term, move |hostd| hostd.submit(vm, wanted)).await?;
+    Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
 async fn check(State(hostd): Asked, Named(vm): Named<VmId>, Body(spec): Body<VmSpec>) -> Answer<()> {
@@ -126,26 +171,35 @@ async fn check(State(hostd): Asked, Named(vm): Named<VmId>, Body(spec): Body<VmS
 
 async fn judge(
     State(hostd): Asked,
+    term: InTerm,
     Named(vm): Named<VmId>,
     Body(wanted): Body<JudgeRequest>,
 ) -> Answer<Judgement> {
+    order(Arc::clone(&hostd), term, |_| Ok(())).await?;
     Ok(Json(operations::judge(&hostd, vm, wanted).await?))
 }
 
 async fn ticket(
     State(hostd): Asked,
+    term: InTerm,
     Named(vm): Named<VmId>,
     Body(wanted): Body<TicketRequest>,
 ) -> Result<(StatusCode, Json<Ticket>), Refused> {
-    Ok((StatusCode::CREATED, Json(hostd.ticket(vm, wanted)?)))
+    let ticket = order(hostd, term, move |hostd| hostd.ticket(vm, wanted)).await?;
+    Ok((StatusCode::CREATED, Json(ticket)))
 }
 
 async fn operation(State(hostd): Asked, Named(operation): Named<OperationId>) -> Answer<Operation> {
     known(operation, hostd.queue.get(operation))
 }
 
-async fn cancel(State(hostd): Asked, Named(operation): Named<OperationId>) -> Answer<Operation> {
-    known(operation, hostd.queue.cancel(operation))
+async fn cancel(
+    State(hostd): Asked,
+    term: InTerm,
+    Named(operation): Named<OperationId>,
+) -> Answer<Operation> {
+    let cancelled = order(hostd, term, move |hostd| Ok(hostd.queue.cancel(operation))).await?;
+    known(operation, cancelled)
 }
 
 fn known(operation: OperationId, found: Option<Operation>) -> Answer<Operation> {
@@ -158,11 +212,29 @@ async fn changes(State(hostd): Asked, RawQuery(query): RawQuery) -> Answer<Chang
     Ok(Json(hostd.changes.after(after, wait).await))
 }
 
-async fn add_datastore(State(hostd): Asked, Body(wanted): Body<DatastoreRequest>) -> Answer<Datastore> {
+async fn release(State(hostd): Asked, term: InTerm) -> Answer<()> {
+    order(Arc::clone(&hostd), term, |_| Ok(())).await?;
+    order(hostd, InTerm(Term::LAST), |_| Ok(())).await?;
+    Ok(Json(()))
+}
+
+// The disk of a datastore may not answer, so these two do not keep a greater term waiting.
+
+async fn add_datastore(
+    State(hostd): Asked,
+    term: InTerm,
+    Body(wanted): Body<DatastoreRequest>,
+) -> Answer<Datastore> {
+    order(Arc::clone(&hostd), term, |_| Ok(())).await?;
     Ok(Json(hostd.add_datastore(wanted).await?))
 }
 
-async fn look_through(State(hostd): Asked, Body(wanted): Body<DatastoreRequest>) -> Answer<Datastore> {
+async fn look_through(
+    State(hostd): Asked,
+    term: InTerm,
+    Body(wanted): Body<DatastoreRequest>,
+) -> Answer<Datastore> {
+    order(Arc::clone(&hostd), term, |_| Ok(())).await?;
     Ok(Json(hostd.look_through(wanted).await?))
 }
 
@@ -224,6 +296,17 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
         let path = Path::<T>::from_request_parts(parts, state).await;
         path.map(|Path(id)| Self(id)).map_err(|_| Refused(no_such_path(&parts.uri)))
+    }
+}
+
+/// The term of an order: 0 if its sender states none, as one of the former version does.
+struct InTerm(Term);
+
+impl<S: Send + Sync> FromRequestParts<S> for InTerm {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        Ok(Self(stated(&parts.headers, TERM_HEADER)?.unwrap_or_default()))
     }
 }
 

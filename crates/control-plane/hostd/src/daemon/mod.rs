@@ -15,8 +15,10 @@ mod guest;
 mod http;
 mod link;
 mod operations;
+mod port;
 mod queue;
 mod statistics;
+mod term;
 mod tickets;
 mod unrecorded;
 mod vms;
@@ -24,6 +26,7 @@ mod volume_readings;
 
 use std::fmt::Debug;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixListener as BlockingListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,21 +35,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, flock};
 use strongroom_host::protocol::{
-    ChangedObject, Datastore, DatastoreRequest, DatastoreState, Host, ObservedVms, Operation,
+    ChangedObject, Datastore, DatastoreRequest, DatastoreState, FORMATS, Host, ObservedVms, Operation,
     OperationRequest, Problem, Ticket, TicketRequest,
 };
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
 use strongroom_hypervisor::QemuProgram;
 use thiserror::Error;
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 
 use self::changes::ChangeLog;
 use self::config::{DATASTORES_MAX, DatastoreConfig, HostConfig};
 pub use self::link::SupervisorProgram;
 use self::operations::blocking;
+pub use self::port::{PortOptions, PortTls};
 use self::queue::Queue;
+use self::term::Terms;
 use self::tickets::Tickets;
 use self::vms::{Vms, no_such_vm};
 use self::volume_readings::Readers;
@@ -74,11 +79,21 @@ pub struct Options {
     pub run: PathBuf,
     /// The command that starts a supervisor.
     pub supervisor: SupervisorProgram,
+    /// The port for a control plane on another machine.
+    pub port: Option<PortOptions>,
 }
 
 /// Why hostd cannot run.
 #[derive(Debug, Error)]
 pub enum DaemonError {
+    /// The port cannot be opened.
+    #[error("hostd cannot listen on {address}: {error}")]
+    Port {
+        /// Its address.
+        address: SocketAddr,
+        /// The error.
+        error: io::Error,
+    },
     /// Another hostd is running.
     #[error("another hostd runs with the run directory {0}")]
     Running(PathBuf),
@@ -104,6 +119,7 @@ pub struct Hostd {
     run: HostRunDirectory,
     supervisor: SupervisorProgram,
     config: Mutex<HostConfig>,
+    terms: Terms,
     vms: Vms,
     queue: Queue,
     changes: Arc<ChangeLog>,
@@ -127,8 +143,10 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
     if let Err(error) = config.make_boot_directory(&options.home) {
         tracing::warn!("the directory for kernels and CD-ROM images cannot be made: {error}");
     }
+    let terms = Terms::of_home(&options.home).map_err(system("read the control plane's term"))?;
     let changes = Arc::new(ChangeLog::new());
     let hostd = Arc::new(Hostd {
+        terms,
         home: options.home,
         notes: options.notes,
         supervisor: options.supervisor,
@@ -155,15 +173,35 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
     control.set_nonblocking(true).map_err(system("listen"))?;
     let control = UnixListener::from_std(control).map_err(system("listen"))?;
     tracing::info!("hostd listens on {}", hostd.run.control_socket().display());
-    let served = http::serve(Arc::clone(&hostd), control);
+    let router = http::router(Arc::clone(&hostd));
+    let port = match options.port {
+        Some(port) => Some(open_port(port).await?),
+        None => None,
+    };
+    let by_port = async {
+        match port {
+            Some((listener, tls)) => port::serve(router.clone(), listener, tls).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        () = served => {}
+        () = http::serve(router.clone(), control) => {}
+        () = by_port => {}
         () = hostd.work_off() => {}
         () = shutdown => {}
     }
     hostd.end();
     drop(lock);
     Ok(())
+}
+
+async fn open_port(
+    PortOptions { listen, tls }: PortOptions,
+) -> Result<(TcpListener, Arc<dyn PortTls>), DaemonError> {
+    let opened = TcpListener::bind(listen).await;
+    let listener = opened.map_err(|error| DaemonError::Port { address: listen, error })?;
+    tracing::info!("hostd listens on {listen} for its control plane");
+    Ok((listener, tls))
 }
 
 impl Hostd {
@@ -268,6 +306,7 @@ impl Hostd {
             Host {
                 name: config.name.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
+                formats: FORMATS,
                 epoch,
                 cpus: capacity::cpus(),
                 memory_bytes,

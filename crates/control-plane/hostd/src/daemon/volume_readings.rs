@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strongroom_datastore::file::{read_map, space};
+use strongroom_datastore::file::{describe, read_map, space};
 use strongroom_host::protocol::{
     MapReport, Problem, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SpaceReport,
     VolumeQuestion,
@@ -75,5 +75,6 @@ fn read_one(place: PathBuf, question: VolumeQuestion) -> Result<Reading, Problem
         VolumeQuestion::Map(request) => {
             Reading::Map(MapReport::of(&read_map(&place, &request)?, request.form))
         }
+        VolumeQuestion::Identity => Reading::Identity(describe(&place)?.descriptor.volume),
     })
 }

@@ -2,6 +2,7 @@
 //! decide what is opened, written or shown.
 
 use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, describe};
+use strongroom_host::client::ClientError;
 use strongroom_host::protocol::{
     Disk, DiskChange, DiskKey, HeldVolume, NewVmSnapshot, OperationKind, OperationOutcome, OperationState,
     PowerState, SnapshotChange, StartOptions, TicketRequest, VmSpec,
@@ -47,6 +48,61 @@ fn call_it_clear(host: &mut Host, spec: &VmSpec) {
     host.start_hostd();
     let read = host.await_vm(spec, |vm| vm.spec.is_some()).spec.unwrap();
     assert!(!read.is_encrypted(), "the attack has no effect: {read:?}");
+}
+
+/// A control plane that has a successor goes on giving orders.
+pub fn former_term() {
+    let mut host = Host::start();
+    let spec = host.spec("web1", 1);
+    host.direct(5);
+    host.done(&spec, 0, host.create(&spec));
+    let successor = host.request(0, OperationKind::Configure { spec: Box::new(spec.clone()) });
+    host.direct(7);
+    host.operate(&spec, &successor).unwrap();
+    host.await_operation(successor.operation);
+    let all_are_refused = |host: &Host, term: u64| {
+        host.direct(term);
+        let more = VmSpec { memory_bytes: (128 << 20).try_into().unwrap(), ..spec.clone() };
+        let of_spec = Box::new(more.clone());
+        let orders = [
+            OperationKind::Delete,
+            OperationKind::Configure { spec: of_spec.clone() },
+            OperationKind::Start { spec: of_spec, how: StartOptions::default() },
+            FORCED,
+        ];
+        let mut refused: Vec<Result<(), ClientError>> = Vec::new();
+        for kind in orders {
+            refused.push(host.operate(&spec, &host.request(1, kind)).map(drop));
+        }
+        refused.push(host.try_cancel(successor.operation).map(drop));
+        refused.push(
+            host.ticket(
+                &spec,
+                TicketRequest::ConsoleLog { spec: Box::new(spec.clone()), grants: Vec::new() },
+            )
+            .map(drop),
+        );
+        refused.push(host.try_add_datastore().map(drop));
+        refused.push(host.try_look_through().map(drop));
+        refused.push(host.try_judge(&spec).map(drop));
+        for (number, refused) in refused.into_iter().enumerate() {
+            let Err(ClientError::Refused { status: 409, problem }) = refused else {
+                panic!("order {number} of term {term}: {refused:?}");
+            };
+            assert_eq!(problem.code, "old_term", "order {number} of term {term}: {problem}");
+        }
+        // A reader needs no term.
+        host.vms();
+    };
+    all_are_refused(&host, 5);
+    host.kill_hostd();
+    host.start_hostd();
+    for term in [0, 5, 6] {
+        all_are_refused(&host, term);
+    }
+    assert_eq!(host.read(&spec).memory_bytes, spec.memory_bytes);
+    host.direct(7);
+    host.done(&spec, 0, OperationKind::Delete);
 }
 
 pub fn clear_configuration() {

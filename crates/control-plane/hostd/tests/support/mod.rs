@@ -15,10 +15,10 @@ use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create
 use strongroom_host::client::{Client, ClientError};
 use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{
-    Board, Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello, GuestWelcome, ImageFormat,
-    JudgeRequest, MachineType, ObservedVm, ObservedVms, Operation, OperationId, OperationKind,
-    OperationOutcome, OperationRequest, OperationState, Problem, Reading, ReadingRequest, ReadingsRequest,
-    Ticket, TicketRequest, VmGeneration, VmSpec,
+    Board, Datastore, DatastoreRequest, Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello,
+    GuestWelcome, ImageFormat, JudgeRequest, Judgement, MachineType, ObservedVm, ObservedVms, Operation,
+    OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, Problem, Reading,
+    ReadingRequest, ReadingsRequest, Term, Ticket, TicketRequest, VmGeneration, VmSpec,
 };
 use strongroom_host::vm_directory::{StagedVm, VmRecord};
 use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
@@ -59,7 +59,7 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
         "hostd" => {
             let [home, run] = [arguments.next().unwrap(), arguments.next().unwrap()].map(PathBuf::from);
             let supervisor = SupervisorProgram { path: this, arguments: vec!["vm-supervisor".into()] };
-            let options = daemon::Options { home, notes: Arc::new(Unnoted), run, supervisor };
+            let options = daemon::Options { home, notes: Arc::new(Unnoted), run, supervisor, port: None };
             let runtime = Runtime::new().unwrap();
             runtime.block_on(daemon::run(options, std::future::pending())).map_err(|error| error.to_string())
         }
@@ -158,14 +158,12 @@ impl Host {
 
     /// Makes hostd use its datastore, and scan it.
     pub fn add_datastore(&self) {
-        let request = strongroom_host::protocol::DatastoreRequest { path: self.path("ds") };
-        self.runtime.block_on(self.client.add_datastore(&request)).unwrap();
+        self.try_add_datastore().unwrap();
     }
 
     /// Makes hostd rescan the datastore.
     pub fn look_through(&self) {
-        let request = strongroom_host::protocol::DatastoreRequest { path: self.path("ds") };
-        self.runtime.block_on(self.client.look_through(&request)).unwrap();
+        self.try_look_through().unwrap();
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -181,6 +179,30 @@ impl Host {
             .unwrap();
         self.hostd = Some(hostd);
         until("hostd answers", || self.runtime.block_on(self.client.host()).ok());
+    }
+
+    /// Sends later requests as the control plane of this term.
+    pub fn direct(&self, term: u64) {
+        self.client.set_term(Term(term));
+    }
+
+    pub fn try_cancel(&self, operation: OperationId) -> Result<Operation, ClientError> {
+        self.runtime.block_on(self.client.cancel(operation))
+    }
+
+    pub fn try_add_datastore(&self) -> Result<Datastore, ClientError> {
+        let request = DatastoreRequest { path: self.path("ds") };
+        self.runtime.block_on(self.client.add_datastore(&request))
+    }
+
+    pub fn try_look_through(&self) -> Result<Datastore, ClientError> {
+        let request = DatastoreRequest { path: self.path("ds") };
+        self.runtime.block_on(self.client.look_through(&request))
+    }
+
+    pub fn try_judge(&self, spec: &VmSpec) -> Result<Judgement, ClientError> {
+        let request = JudgeRequest { spec: Box::new(spec.clone()), grants: Vec::new() };
+        self.runtime.block_on(self.client.judge(&request))
     }
 
     pub fn kill_hostd(&mut self) {
@@ -285,8 +307,7 @@ impl Host {
 
     /// The objections to a configuration.
     pub fn judged(&self, spec: &VmSpec) -> Vec<String> {
-        let request = JudgeRequest { spec: Box::new(spec.clone()), grants: Vec::new() };
-        self.runtime.block_on(self.client.judge(&request)).unwrap().doubts
+        self.try_judge(spec).unwrap().doubts
     }
 
     /// The configuration in a VM's directory.

@@ -10,6 +10,7 @@
 //! | `server_certificate` | the server's own certificate, renewed while it runs |
 //! | `clients`, `revocation`, `pins` | issue, renew; revoke; trust a foreign certificate by itself |
 //! | `trust`, `verifier`, [`refusal`] | which clients are accepted, in the TLS handshake and at each request |
+//! | [`peer`] | mutual TLS between two clients, a control plane and a host |
 //! | `signers` | who may sign grants |
 //! | `watch` | applies revocations by other processes |
 //! | `records` | the records in the store |
@@ -33,6 +34,7 @@ mod clients;
 pub mod enrol;
 mod error;
 pub mod limits;
+pub mod peer;
 mod pins;
 pub(crate) mod private_key;
 mod records;

@@ -1,6 +1,7 @@
 //! Accepted and refused clients, in handshakes of TLS 1.2 and 1.3.
 
 mod lifetimes;
+mod peers;
 mod pins;
 
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -3,8 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use strongroom_api::access::Done;
 use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore};
-use strongroom_api::host::Host;
+use strongroom_api::host::{CreateHostToken, Host, HostToken};
 use strongroom_api::key::KeyProvider;
 use strongroom_api::policy::{CreatePolicy, Policy};
 use strongroom_api::task::Task;
@@ -120,6 +121,30 @@ pub async fn datastore_scan(
 pub async fn datastore_add(State(api): State<Api>, wish: Wish<AddDatastore>) -> Accepted {
     let task = blocking(api, move |control| control.add_datastore(&wish.caller, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Makes a token with which a machine joins as a host. The token can be used once.
+#[utoipa::path(post, path = "/v1/hosts", operation_id = "host_token", tag = "host", request_body = CreateHostToken,
+    responses((status = 201, body = HostToken), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn host_token(
+    State(api): State<Api>,
+    wish: Wish<CreateHostToken>,
+) -> Answer<(StatusCode, Json<HostToken>)> {
+    let token = blocking(api, move |control| control.host_token(&wish.caller, &wish.body)).await?;
+    Ok((StatusCode::CREATED, Json(token)))
+}
+
+/// Removes a host without VMs and datastores. Its certificate is revoked, and it takes no orders
+/// any more.
+#[utoipa::path(delete, path = "/v1/hosts/{host}", operation_id = "host_remove", tag = "host",
+    params(("host" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = Done), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn host_remove(
+    State(api): State<Api>,
+    Named(host): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Answer<Json<Done>> {
+    blocking(api, move |control| control.remove_host(&wish.caller, &host)).await.map(|()| Json(Done {}))
 }
 
 /// Makes a policy.

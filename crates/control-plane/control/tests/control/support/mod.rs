@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod fuse;
+pub mod joining;
 pub mod passwords;
 pub mod server;
 pub mod site;

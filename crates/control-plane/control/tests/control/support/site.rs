@@ -16,12 +16,12 @@ use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
 use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe, CryptoSafeState,
     Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport,
-    Grant, GroupMember, Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes, NewVmSnapshot,
-    ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
-    OperationRequest, OperationState, PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest,
-    Readings, ReadingsRequest, SavedMemory, SnapshotChange, SpaceReport, Ticket, TicketId, TicketRequest,
-    Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion,
-    WaitingFor,
+    FORMATS, Grant, GroupMember, Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes,
+    NewVmSnapshot, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind,
+    OperationOutcome, OperationRequest, OperationState, PowerState, Problem, Programs, READINGS_MAX, Reading,
+    ReadingRequest, Readings, ReadingsRequest, SavedMemory, SnapshotChange, SpaceReport, Term, Ticket,
+    TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics,
+    VolumeFacts, VolumeQuestion, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
@@ -49,11 +49,7 @@ impl Site {
         fuse.set(i64::MAX);
         let memory = redb::backends::InMemoryBackend::new();
         let keys = Arc::new(FakeKeys { fuse: Arc::clone(&fuse), state: Mutex::default() });
-        let host = Arc::new(FakeHost {
-            fuse: Arc::clone(&fuse),
-            state: Mutex::new(HostInside::new()),
-            changed: Condvar::new(),
-        });
+        let host = FakeHost::new(&fuse);
         Self {
             store: Arc::new(Engine::with_backend(memory, "inventory").unwrap()),
             fuse,
@@ -176,6 +172,8 @@ pub struct FakeHost {
 }
 
 pub struct HostInside {
+    /// The term of the control plane that directs it.
+    pub term: Term,
     epoch: Epoch,
     changes: Vec<ChangedObject>,
     pub vms: BTreeMap<VmId, FakeVm>,
@@ -248,6 +246,7 @@ impl HostInside {
         let expected = match asked.question {
             VolumeQuestion::Space { volume } => volume,
             VolumeQuestion::Map(request) => request.volume,
+            VolumeQuestion::Identity => None,
         };
         if expected.is_some_and(|expected| expected != *volume) {
             return Reading::Problem(Problem::new("other_volume", "it is another volume"));
@@ -262,6 +261,7 @@ impl HostInside {
                 other_bytes: 8192,
                 views: Vec::new(),
             }),
+            VolumeQuestion::Identity => Reading::Identity(*volume),
             VolumeQuestion::Map(request) => {
                 if request.start_bytes > size.bytes() {
                     return Reading::Problem(Problem::new("bad_range", "it is beyond the end"));
@@ -297,6 +297,7 @@ impl HostInside {
 
     fn new() -> Self {
         Self {
+            term: Term::default(),
             epoch: Epoch(Uuid::new_v4()),
             changes: Vec::new(),
             vms: BTreeMap::new(),
@@ -741,6 +742,11 @@ impl HostInside {
 }
 
 impl FakeHost {
+    pub fn new(fuse: &Arc<Fuse>) -> Arc<Self> {
+        let (state, changed) = (Mutex::new(HostInside::new()), Condvar::new());
+        Arc::new(Self { fuse: Arc::clone(fuse), state, changed })
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, HostInside> {
         self.state.lock()
     }
@@ -798,12 +804,17 @@ impl FakeHost {
 }
 
 impl Host for FakeHost {
+    fn set_term(&self, term: Term) {
+        self.lock().term = term;
+    }
+
     fn state(&self) -> Result<HostState, HostError> {
         self.call(|inside| {
             let datastores = inside.datastores.iter().map(|(path, id)| inside.datastore(path, *id));
             Ok(HostState {
                 name: "host1".to_owned(),
                 version: "0".to_owned(),
+                formats: FORMATS,
                 epoch: inside.epoch,
                 cpus: 8,
                 memory_bytes: 64 << 30,
@@ -956,10 +967,16 @@ impl Host for FakeHost {
         })
     }
 
-    fn volume(&self, directory: &Path, disk: &DiskName) -> Result<VolumeId, HostError> {
+    fn release(&self) -> Result<(), HostError> {
         self.call(|inside| {
-            let name = directory.file_name().and_then(|name| name.to_str());
-            let vm = inside.vms.values().find(|vm| Some(vm.spec.name.as_str()) == name);
+            inside.term = Term::LAST;
+            Ok(())
+        })
+    }
+
+    fn volume(&self, vm: VmId, disk: &DiskName) -> Result<VolumeId, HostError> {
+        self.call(|inside| {
+            let vm = inside.vms.get(&vm);
             let volume = vm.and_then(|vm| vm.volumes.get(disk.as_str())).copied();
             volume.ok_or_else(|| HostError::Refused(Problem::new("volume_unreadable", "no such volume")))
         })

@@ -25,8 +25,9 @@ use webpki::{EndEntityCert, KeyUsage};
 use zeroize::Zeroizing;
 
 use super::protocol::{
-    ANSWER_MAX_BYTES, CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH,
-    QUESTION_MAX_BYTES, RENEW_PATH, REQUEST_MAX_BYTES, RESPONSE_MAX_BYTES, RenewRequest,
+    ANSWER_MAX_BYTES, CLOCK_PATH, CertificateResponse, ClockResponse, ENROL_PATH, EnrolRequest,
+    ErrorResponse, MANAGE_PATH, QUESTION_MAX_BYTES, RENEW_PATH, REQUEST_MAX_BYTES, RESPONSE_MAX_BYTES,
+    RenewRequest,
 };
 use super::token::EnrolmentToken;
 use crate::access::CertificateSha256;
@@ -156,6 +157,18 @@ impl Client {
         let config = builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
         let request = EnrolRequest { token: token.reveal(), signing_request: signing_request.to_owned() };
         self.ask(config, token.authority().to_string(), ENROL_PATH, &request)
+    }
+
+    /// Returns the time of the server, which must prove that it belongs to this authority, in
+    /// milliseconds since 1970. Changes nothing.
+    ///
+    /// # Errors
+    /// The failure.
+    pub fn clock(&self, authority: CertificateSha256) -> Result<u64, ClientError> {
+        let verifier = Arc::new(OfAuthority::new(authority));
+        let config = builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+        let told: ClockResponse = self.ask(config, authority.to_string(), CLOCK_PATH, &())?;
+        Ok(told.unix_milliseconds)
     }
 
     /// Requests another certificate for the key of `signing_request` (PEM), authenticated by the

@@ -13,14 +13,15 @@ use axum::{Extension, Router};
 use rustls::pki_types::CertificateDer;
 use serde::de::DeserializeOwned;
 use strongroom_serving::{BodyError, read_body};
+use strongroom_types::unix_milliseconds_now;
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
 use super::super::{Authority, AuthorityError, ClientCertificate, Refusal};
 use super::failures::Failures;
 use super::protocol::{
-    CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, QUESTION_MAX_BYTES,
-    RENEW_PATH, REQUEST_MAX_BYTES, RenewRequest,
+    CLOCK_PATH, CertificateResponse, ClockResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH,
+    QUESTION_MAX_BYTES, RENEW_PATH, REQUEST_MAX_BYTES, RenewRequest,
 };
 use super::redeem::EnrolRefusal;
 use super::server::{EnrolmentEvent, EnrolmentRecord, Management, Origin, REQUEST_TIMEOUT, Unanswered};
@@ -34,6 +35,13 @@ pub(super) struct Office {
     failures: Failures,
 }
 
+/// States the time.
+async fn clock() -> Response {
+    let body = serde_json::to_vec(&ClockResponse { unix_milliseconds: unix_milliseconds_now() });
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], body.unwrap_or_default()).into_response()
+}
+
 /// The client at the other end of a connection.
 #[derive(Clone)]
 pub(super) struct Asker {
@@ -44,7 +52,10 @@ pub(super) struct Asker {
 
 /// The routes: enrolment, renewal, and administrators' questions if there is a [`Management`].
 pub(super) fn router(office: &Arc<Office>, management: Option<Arc<dyn Management>>) -> Router {
-    let mut router = Router::new().route(ENROL_PATH, post(enrol)).route(RENEW_PATH, post(renew));
+    let mut router = Router::new()
+        .route(ENROL_PATH, post(enrol))
+        .route(RENEW_PATH, post(renew))
+        .route(CLOCK_PATH, post(clock));
     if let Some(management) = management {
         router = router.route(
             MANAGE_PATH,

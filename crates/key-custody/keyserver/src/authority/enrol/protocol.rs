@@ -5,6 +5,7 @@
 //! |---|---|---|---|
 //! | `POST /v1/enrol` | anybody | [`EnrolRequest`] | 200, [`CertificateResponse`] |
 //! | `POST /v1/renew` | a client that shows its certificate | [`RenewRequest`] | 200, [`CertificateResponse`] |
+//! | `POST /v1/clock` | anybody | ignored | 200, [`ClockResponse`] |
 //! | `POST /v1/manage` | a client that shows its certificate | a [question](crate::management::questions::Question) | 200, its answer |
 //!
 //! A refusal is answered with 400, 401, 403, 404, 405, 409, 413, 422, 429 or 503 and an
@@ -21,6 +22,8 @@ use crate::access::{ClientId, ClientName, Role};
 pub const ENROL_PATH: &str = "/v1/enrol";
 /// Where certificates are renewed.
 pub const RENEW_PATH: &str = "/v1/renew";
+/// Where the server states its time.
+pub const CLOCK_PATH: &str = "/v1/clock";
 /// Where administrators' questions are answered.
 pub const MANAGE_PATH: &str = "/v1/manage";
 /// Longest body of a request, in bytes: the longest signing request in PEM, a token, and the JSON
@@ -83,6 +86,13 @@ impl From<ClientCertificate> for CertificateResponse {
             not_after: issued.record.not_after,
         }
     }
+}
+
+/// The server's time. Grants and certificates are valid by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockResponse {
+    /// Milliseconds since 1970.
+    pub unix_milliseconds: u64,
 }
 
 /// A refusal.

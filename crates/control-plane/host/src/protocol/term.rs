@@ -1,0 +1,53 @@
+//! What the head of each request says about its sender: its term, and the format that it writes.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use strongroom_wire::Formats;
+
+/// The header with the sender's [`Term`]. A request without it has the term 0.
+pub const TERM_HEADER: &str = "strongroom-term";
+/// The header with the number of the sender's format. A request without it has format 1.
+pub const FORMAT_HEADER: &str = "strongroom-format";
+
+/// The formats of requests and answers. A client writes the newest one that the host reads, too.
+///
+/// | format | what is new |
+/// |---|---|
+/// | 1 | everything else |
+/// | 2 | terms, and the release of a host; [`VolumeQuestion::Identity`](super::VolumeQuestion::Identity); `formats` in [`Host`](super::Host) |
+pub const FORMATS: Formats = Formats { oldest: 1, newest: 2 };
+
+/// The formats of a host that does not state any.
+pub const FIRST_FORMATS: Formats = Formats { oldest: 1, newest: 1 };
+
+/// The first format with terms.
+pub const FORMAT_WITH_TERMS: u32 = 2;
+
+/// The number of a control plane's run. Each run of a control plane has a greater one than all runs
+/// before it. A host takes orders of the greatest term that it has seen, and refuses those of a
+/// lesser one: their sender has a successor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Term(pub u64);
+
+impl Term {
+    /// The term after all others. A host that has been released follows it, and so nobody.
+    pub const LAST: Self = Self(u64::MAX);
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Term {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Self)
+    }
+}

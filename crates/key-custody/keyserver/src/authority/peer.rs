@@ -1,0 +1,234 @@
+//! Mutual TLS between two clients of the authority: a control plane and a host. Each shows its own
+//! client certificate, and admits one certain client.
+//!
+//! A certificate for clients serves both sides here. A host therefore needs none for servers, with
+//! which it could pose as the key server.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, TrustAnchor, UnixTime};
+use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, ServerConfig,
+    SignatureScheme, version,
+};
+use strongroom_memory::secret::SecretBytes;
+use webpki::{EndEntityCert, KeyUsage};
+
+use super::refusal::Refusal;
+use super::trust::claimed_identity;
+use crate::access::{ClientId, Role};
+
+/// The one client that is admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectedPeer {
+    /// Its role.
+    pub role: Role,
+    /// Its id, which all its certificates have.
+    pub client: ClientId,
+}
+
+impl fmt::Display for ExpectedPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {} (role {})", self.client, self.role)
+    }
+}
+
+/// A certificate is from the authority, but of another client.
+#[derive(Debug, thiserror::Error)]
+#[error("the certificate is of {found}, and {expected} was expected")]
+struct OtherPeer {
+    found: ExpectedPeer,
+    expected: ExpectedPeer,
+}
+
+/// One side of a connection between two clients.
+#[derive(Debug)]
+pub struct OwnSide<'a> {
+    /// The authorities that its peer's certificate may come from.
+    pub authorities: &'a [CertificateDer<'static>],
+    /// Its own certificate.
+    pub certificate: CertificateDer<'static>,
+    /// Its private key, PKCS#8.
+    pub key: &'a SecretBytes,
+}
+
+impl OwnSide<'_> {
+    /// The TLS of the side that connects.
+    ///
+    /// # Errors
+    /// If certificate or key cannot be used.
+    pub fn connecting(self, expected: ExpectedPeer) -> Result<ClientConfig, rustls::Error> {
+        let verifier = Arc::new(PeerVerifier::new(self.authorities, expected)?);
+        let key = PrivatePkcs8KeyDer::from(self.key.expose().to_vec());
+        let mut config = ClientConfig::builder_with_provider(Arc::new(provider()))
+            .with_protocol_versions(&[&version::TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_auth_cert(vec![self.certificate], key.into())?;
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+
+    /// The TLS of the side that listens.
+    ///
+    /// # Errors
+    /// If certificate or key cannot be used.
+    pub fn listening(self, expected: ExpectedPeer) -> Result<ServerConfig, rustls::Error> {
+        let verifier = Arc::new(PeerVerifier::new(self.authorities, expected)?);
+        let key = PrivatePkcs8KeyDer::from(self.key.expose().to_vec());
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
+            .with_protocol_versions(&[&version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![self.certificate], key.into())?;
+        // Every connection shows its certificate to the verifier.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+}
+
+fn provider() -> rustls::crypto::CryptoProvider {
+    rustls::crypto::aws_lc_rs::default_provider()
+}
+
+/// Admits one client of the authorities.
+struct PeerVerifier {
+    anchors: Vec<TrustAnchor<'static>>,
+    expected: ExpectedPeer,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl PeerVerifier {
+    fn new(authorities: &[CertificateDer<'static>], expected: ExpectedPeer) -> Result<Self, rustls::Error> {
+        let anchor = |authority: &CertificateDer<'static>| {
+            webpki::anchor_from_trusted_cert(authority).map(|anchor| anchor.to_owned())
+        };
+        let anchors = authorities.iter().map(anchor).collect::<Result<_, _>>();
+        let anchors = anchors.map_err(|_| CertificateError::BadEncoding)?;
+        Ok(Self { anchors, expected, algorithms: provider().signature_verification_algorithms })
+    }
+
+    fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let end_entity = EndEntityCert::try_from(leaf).map_err(|_| Refusal::Malformed)?;
+        let verified = end_entity.verify_for_usage(
+            self.algorithms.all,
+            &self.anchors,
+            intermediates,
+            now,
+            KeyUsage::client_auth(),
+            None,
+            None,
+        );
+        verified.map_err(Refusal::from)?;
+        let identity = claimed_identity(leaf).ok_or(Refusal::NoIdentity)?;
+        let (found, expected) =
+            (ExpectedPeer { role: identity.role, client: identity.client }, self.expected);
+        if found == expected {
+            return Ok(());
+        }
+        Err(CertificateError::Other(OtherError(Arc::new(OtherPeer { found, expected }))).into())
+    }
+
+    fn verify_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+}
+
+impl ServerCertVerifier for PeerVerifier {
+    /// The name is not compared: the peer is known by its id.
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.verify(end_entity, intermediates, now).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verify_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for PeerVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        true
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.verify(end_entity, intermediates, now).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verify_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl fmt::Debug for PeerVerifier {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("PeerVerifier").field("expected", &self.expected).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! Which peers a control plane and a host admit.
+
+use super::super::peer::{ExpectedPeer, OwnSide};
+use super::*;
+
+/// A client, with its certificate.
+struct Enrolled {
+    peer: Peer,
+    certificate: CertificateDer<'static>,
+    is: ExpectedPeer,
+}
+
+fn enrolled(authority: &Authority, role: Role) -> Enrolled {
+    let peer = Peer::new();
+    let issued = issue(authority, role, &peer, noon());
+    let certificate = issued.record.certificate.0.clone();
+    Enrolled { peer, certificate, is: ExpectedPeer { role, client: issued.record.client } }
+}
+
+/// A handshake between two clients. Returns what each side made of the other.
+fn shake(
+    roots: &[CertificateDer<'static>],
+    (control, host): (&Enrolled, &Enrolled),
+    (host_expects, control_expects): (ExpectedPeer, ExpectedPeer),
+) -> (Result<(), rustls::Error>, Result<(), rustls::Error>) {
+    let side = |of: &'_ Enrolled| (of.certificate.clone(), of.peer.pkcs8.duplicate().unwrap());
+    let ((certificate, key), (host_certificate, host_key)) = (side(control), side(host));
+    let connecting = OwnSide { authorities: roots, certificate, key: &key }.connecting(control_expects);
+    let listening = OwnSide { authorities: roots, certificate: host_certificate, key: &host_key };
+    let address = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
+    let mut client = ClientConnection::new(Arc::new(connecting.unwrap()), address).unwrap();
+    let mut server = ServerConnection::new(Arc::new(listening.listening(host_expects).unwrap())).unwrap();
+    let (mut client_says, mut server_says) = (Ok(()), Ok(()));
+    for _ in 0..4 {
+        let mut wire = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut wire).unwrap();
+        }
+        server.read_tls(&mut wire.as_slice()).unwrap();
+        server_says = server_says.and_then(|()| server.process_new_packets().map(drop));
+        let mut wire = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut wire).unwrap();
+        }
+        client.read_tls(&mut wire.as_slice()).unwrap();
+        client_says = client_says.and_then(|()| client.process_new_packets().map(drop));
+    }
+    let unfinished = || Err(rustls::Error::HandshakeNotComplete);
+    let end = |says: Result<(), rustls::Error>, open: bool| if open { unfinished() } else { says };
+    (
+        server_says.clone().and(end(server_says, server.is_handshaking())),
+        client_says.clone().and(end(client_says, client.is_handshaking())),
+    )
+}
+
+#[test]
+fn a_control_plane_and_a_host_admit_each_other_and_nobody_else() {
+    let authority = Place::new().open();
+    let roots = authority.roots(noon());
+    let [control, other_control] = [(); 2].map(|()| enrolled(&authority, Role::Control));
+    let [host, other_host] = [(); 2].map(|()| enrolled(&authority, Role::Host));
+    let admin = enrolled(&authority, Role::Admin);
+    let expected = (control.is, host.is);
+    let both = shake(&roots, (&control, &host), expected);
+    assert!(both.0.is_ok() && both.1.is_ok(), "{both:?}");
+    // Towards hostd: another control plane, an administrator, and a hostile host.
+    for wrong in [&other_control, &admin, &other_host, &host] {
+        let (host_says, _) = shake(&roots, (wrong, &host), expected);
+        assert!(host_says.is_err(), "{}", wrong.is);
+    }
+    // Towards the control plane: another host, an administrator, and a control plane.
+    for wrong in [&other_host, &admin, &other_control] {
+        let (_, control_says) = shake(&roots, (&control, wrong), expected);
+        assert!(control_says.is_err(), "{}", wrong.is);
+    }
+}
+
+#[test]
+fn a_certificate_of_another_authority_is_of_no_use_with_the_same_id() {
+    let (ours, theirs) = (Place::new().open(), Place::new().open());
+    let (control, host) = (enrolled(&ours, Role::Control), enrolled(&ours, Role::Host));
+    let forged = enrolled(&theirs, Role::Control);
+    let roots = ours.roots(noon());
+    let (host_says, _) = shake(&roots, (&forged, &host), (forged.is, host.is));
+    assert!(host_says.is_err());
+    let (host_says, _) = shake(&roots, (&control, &host), (control.is, host.is));
+    assert!(host_says.is_ok());
+}
