@@ -13,8 +13,8 @@ use crate::access::{
 use crate::datastore::{AddDatastore, RebuildDatastore};
 use crate::policy::CreatePolicy;
 use crate::vm::{
-    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, PatchVm,
-    PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetSnapshotSchedule,
+    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, IoLimits,
+    PatchVm, PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetSnapshotSchedule,
     SnapshotRule, StartVm, StopVm, TemplateVm, TicketUse,
 };
 use crate::volume::{
@@ -506,6 +506,7 @@ whole! {
     TemplateVm { undo }
     DeleteVm { leave_to_clones, with_volumes }
     ResizeDisk { size_bytes }
+    IoLimits { iops, bandwidth }
     EncryptDisk { integrity, key_provider }
     CreatePolicy { name, description, rules }
     AddDatastore { name, path, host }

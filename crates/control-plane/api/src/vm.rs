@@ -14,8 +14,8 @@ pub use create::{
     PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm, TemplateVm,
 };
 pub use hardware::{
-    Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic,
-    NicBackend, RestartPolicy,
+    BandwidthLimit, Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, IoLimits,
+    IopsLimit, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
 };
 pub(crate) use query::no_longer_than;
 pub use query::{VmListQuery, VmSort};

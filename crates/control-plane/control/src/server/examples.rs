@@ -74,6 +74,7 @@ mod tests {
             datastore::Found,
             host::Host,
             vm::ImportDisk,
+            vm::IoLimits,
             key::KeyProvider,
             key::KeyStatus,
             vm::PatchVm,
