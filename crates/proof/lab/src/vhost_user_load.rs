@@ -33,7 +33,8 @@ pub struct Arguments {
     /// How many of a hundred requests are reads.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
     reads: u8,
-    /// Requests of that length, and as many of a quarter, a 16th and a 64th of it, from 4096 bytes on.
+    /// Requests of that length, and as many of a quarter, a 16th and a 64th of it, at least 4096
+    /// bytes.
     #[arg(long)]
     mixed: bool,
     /// One block after another, in place of at random.

@@ -231,7 +231,7 @@ mod tests {
             2,
             book,
             Recorders::none(),
-            Limits::none(),
+            strongroom_filters::qos::Limits::none(),
         )
     }
 
