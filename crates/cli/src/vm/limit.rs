@@ -1,6 +1,7 @@
 //! `strongroom vm limit` and `strongroom vm disk limit`.
 
 use clap::Args;
+use strongroom_api::vm::SetLimits;
 use strongroom_types::IoLimits;
 
 use crate::api::{ApiArguments, WaitArguments, segment};
@@ -88,7 +89,7 @@ impl LimitVmArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let limits = self.limits.limits()?;
         let api = self.api.connect()?;
-        let task = api.patch(&format!("/v1/vms/{}/limits", segment(&self.vm)), &limits)?;
+        let task = api.patch(&format!("/v1/vms/{}/limits", segment(&self.vm)), &SetLimits { limits })?;
         let said = format!("all disks of {} together: {limits}", self.vm);
         self.wait.finish(&api, output, "limiting", task, said)
     }
@@ -100,7 +101,7 @@ impl LimitDiskArguments {
         let limits = self.limits.limits()?;
         let api = self.api.connect()?;
         let path = format!("/v1/vms/{}/disks/{}/limits", segment(&self.vm), segment(&self.disk));
-        let task = api.patch(&path, &limits)?;
+        let task = api.patch(&path, &SetLimits { limits })?;
         let said = format!("{} of {}: {limits}", self.disk, self.vm);
         self.wait.finish(&api, output, "limiting", task, said)
     }

@@ -13,9 +13,9 @@ use crate::access::{
 use crate::datastore::{AddDatastore, RebuildDatastore};
 use crate::policy::CreatePolicy;
 use crate::vm::{
-    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, IoLimits,
-    PatchVm, PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetSnapshotSchedule,
-    SnapshotRule, StartVm, StopVm, TemplateVm, TicketUse,
+    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, PatchVm,
+    PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetLimits,
+    SetSnapshotSchedule, SnapshotRule, StartVm, StopVm, TemplateVm, TicketUse,
 };
 use crate::volume::{
     BindVolume, ChangeVolumes, CloneVolume, CreateVolume, DeleteVolume, DeleteVolumeSnapshot, ReadVolumes,
@@ -506,7 +506,7 @@ whole! {
     TemplateVm { undo }
     DeleteVm { leave_to_clones, with_volumes }
     ResizeDisk { size_bytes }
-    IoLimits { iops, bandwidth }
+    SetLimits { limits }
     EncryptDisk { integrity, key_provider }
     CreatePolicy { name, description, rules }
     AddDatastore { name, path, host }
