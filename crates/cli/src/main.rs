@@ -29,6 +29,7 @@ mod key_provider;
 mod keyring;
 mod keys;
 mod keyserver;
+mod limits;
 mod log;
 mod manual;
 #[cfg(test)]

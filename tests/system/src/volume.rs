@@ -112,9 +112,16 @@ impl<'test> Volume<'test> {
     /// Exposes the volume over vhost-user, and waits until the program says that it is ready.
     #[track_caller]
     pub fn expose_vhost_user(&self) -> Exposure {
+        self.expose_vhost_user_with(&[])
+    }
+
+    /// The same, with further arguments.
+    #[track_caller]
+    pub fn expose_vhost_user_with(&self, arguments: &[&str]) -> Exposure {
         let socket = self.scratch.path(&format!("{}.vhost", self.name));
         let mut command = self.invocation("expose");
         command.args(["--lock-wait", LOCK_WAIT, "--vhost-user"]).arg(format!("unix:{}", socket.display()));
+        command.args(arguments);
         let mut server = Process::start(self.scratch, &format!("expose-{}", self.name), &command);
         let place = socket.display().to_string();
         let uri = server.wait_for_line("its socket", EXPOSE_DEADLINE, |line| line == place);

@@ -40,6 +40,7 @@ mod killed_under_a_guest;
 mod libkmip;
 mod libvirt;
 mod libvirt_disks;
+mod limits;
 mod live_resize;
 mod machine_types;
 mod many_vms;

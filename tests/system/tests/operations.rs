@@ -76,6 +76,8 @@ const DEEDS: &[Deed] = &[
     deed("vm snapshot delete web1 first --yes", &["vm snapshot create web1 first"]),
     deed("vm disk add web1 --size 16M", &["vm disk remove web1 disk2 --yes"]),
     deed("vm disk resize web1 disk1 --size 48M", &[]),
+    deed("vm disk limit web1 disk1 --iops 2000", &["vm disk limit web1 disk1 --none"]),
+    deed("vm limit web1 --iops 2000", &["vm limit web1 --none"]),
     deed("vm disk import web1 disk1 image.raw --format raw", &[]),
     deed("disk bind data1 web1", &["disk unbind web1/disk2"]),
     deed("disk unbind web1/disk1 --name data2", &["disk bind data2 web1"]),

@@ -11,6 +11,7 @@ mod count;
 mod extent;
 pub mod hex;
 mod id;
+mod io_limits;
 mod lease_status;
 mod message;
 mod name;
@@ -35,6 +36,10 @@ pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};
 pub use id::{
     ClientId, DatastoreId, GrantId, IdError, KekId, KeyEpoch, KeyRequestId, LayerId, SnapshotId, VmId,
     VolumeId, parse_id,
+};
+pub use io_limits::{
+    BANDWIDTH_MAX_BYTES, BANDWIDTH_MIN_BYTES, Bandwidth, BandwidthBurst, BandwidthLimit, IOPS_MAX, IOPS_MIN,
+    IoLimitError, IoLimits, Iops, IopsBurst, IopsLimit,
 };
 pub use lease_status::{LeaseState, LeaseStatus, RevokedHow};
 pub use message::without_numbers;

@@ -34,7 +34,12 @@ pub fn disks(vm: &VmView) -> Vec<Line> {
     };
     let line = |disk: &strongroom_api::vm::Disk| {
         let tags = if disk.integrity { ", with integrity" } else { "" };
-        Line::new(&disk.name, format!("{}{}{tags}", display_bytes(disk.size_bytes), kind(disk.kind)))
+        let limits = match disk.limits.is_none() {
+            true => String::new(),
+            false => format!(", at most {}", disk.limits),
+        };
+        let size = display_bytes(disk.size_bytes);
+        Line::new(&disk.name, format!("{size}{}{tags}{limits}", kind(disk.kind)))
     };
     vm.disks.iter().map(line).collect()
 }

@@ -13,6 +13,7 @@ mod guest_lines;
 mod hardware;
 mod key;
 mod libvirt;
+mod limit;
 mod list;
 mod options;
 mod power;
@@ -83,6 +84,8 @@ pub enum VmCommand {
     Export(export::ExportArguments),
     /// Change the configuration of a VM that is off
     Set(set::SetArguments),
+    /// Limit how fast the requests of all disks of a VM together are carried out
+    Limit(limit::LimitVmArguments),
     /// Manage a VM's disks, and attach volumes to guests of libvirt
     #[command(subcommand)]
     Disk(disk::DiskCommand),
@@ -123,6 +126,7 @@ impl VmCommand {
             Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),
+            Self::Limit(arguments) => arguments.run(output),
             Self::Disk(command) => command.run(output),
             Self::Seed(arguments) => arguments.run(output),
             Self::Key(command) => command.run(output),

@@ -120,6 +120,9 @@ impl fmt::Display for Shown {
         for Line { name, text } in lines {
             writeln!(f, "{name:10}  {text}")?;
         }
+        if !vm.limits.is_none() {
+            writeln!(f, "limits      {} of all disks together", vm.limits)?;
+        }
         if vm.seed {
             writeln!(f, "seed        for cloud-init")?;
         }

@@ -22,7 +22,7 @@ use crate::output::{Output, Table};
 #[command(after_help = "Prints one line per disk every second: the requests completed in that second, and \
 those in flight at its end. Latencies are measured from when the disk's worker took a request until it \
 answered; the columns are the 50th, 99th and 99.9th percentile and the maximum. QUEUE is the average \
-number of requests in flight.
+number of requests in flight, with those that had to wait for a limit ('vm limit', 'vm disk limit').
 
 Examples:
   strongroom vm stats web1
@@ -67,16 +67,25 @@ struct DiskInterval {
     queue_depth: f64,
     /// How long requests have been in flight without a completion, at its end.
     stalled_ms: u64,
+    /// Requests that have waited for a limit of the disk or its VM.
+    throttled_requests: u64,
+    /// The sum of their waits, in nanoseconds.
+    throttled_ns: u64,
     operations: BTreeMap<Operation, Summary>,
     #[serde(skip)]
     counters: BTreeMap<Operation, Counters>,
 }
 
-/// The requests in flight of a disk at the end of an interval.
-struct InFlight {
-    requests: u64,
-    /// How long no request has been completed.
+/// What requests of a disk wait for.
+struct Waits {
+    /// Requests in flight at the end of the interval.
+    in_flight: u64,
+    /// How long no request has been completed, at its end.
     stalled_ms: u64,
+    /// Requests that have waited for a limit.
+    throttled_requests: u64,
+    /// The sum of their waits.
+    throttled_ns: u64,
 }
 
 impl DiskInterval {
@@ -84,6 +93,7 @@ impl DiskInterval {
     fn between(before: Option<&DiskStats>, now: &DiskStats) -> Self {
         let before = before.filter(|before| before.since_unix_ms == now.since_unix_ms);
         let begun = before.map_or(now.since_unix_ms, |before| before.read_unix_ms);
+        let throttled = before.map_or((0, 0), |before| (before.throttled_requests, before.throttled_ns));
         let counted = |stats: &DiskStats| -> BTreeMap<Operation, Counters> {
             stats.operations.iter().map(|one| (operation_of(one.operation), counters_of(one))).collect()
         };
@@ -96,23 +106,26 @@ impl DiskInterval {
         }
         // Two samples in one millisecond give no rate.
         let seconds = now.read_unix_ms.saturating_sub(begun).max(1) as f64 / 1e3;
-        let in_flight = InFlight { requests: now.in_flight, stalled_ms: now.stalled_ms };
-        Self::of(now.disk.clone(), seconds, in_flight, counters)
+        let waits = Waits {
+            in_flight: now.in_flight,
+            stalled_ms: now.stalled_ms,
+            throttled_requests: now.throttled_requests.saturating_sub(throttled.0),
+            throttled_ns: now.throttled_ns.saturating_sub(throttled.1),
+        };
+        Self::of(now.disk.clone(), seconds, waits, counters)
     }
 
-    fn of(
-        disk: String,
-        seconds: f64,
-        InFlight { requests, stalled_ms }: InFlight,
-        counters: BTreeMap<Operation, Counters>,
-    ) -> Self {
+    fn of(disk: String, seconds: f64, waits: Waits, counters: BTreeMap<Operation, Counters>) -> Self {
+        let Waits { in_flight, stalled_ms, throttled_requests, throttled_ns } = waits;
         let time_ns: u64 = counters.values().map(|counters| counters.time_ns).fold(0, u64::saturating_add);
         Self {
             disk,
             seconds,
-            in_flight: requests,
+            in_flight,
             queue_depth: time_ns as f64 / 1e9 / seconds,
             stalled_ms,
+            throttled_requests,
+            throttled_ns,
             operations: counters.iter().map(|(operation, counters)| (*operation, counters.into())).collect(),
             counters,
         }
@@ -120,14 +133,18 @@ impl DiskInterval {
 
     fn total(disks: &[Self]) -> Option<Self> {
         let seconds = disks.iter().map(|disk| disk.seconds).fold(0.0, f64::max);
-        let requests = disks.iter().map(|disk| disk.in_flight).fold(0, u64::saturating_add);
-        let stalled_ms = disks.iter().map(|disk| disk.stalled_ms).max()?;
+        let sum = |of: fn(&Self) -> u64| disks.iter().map(of).fold(0, u64::saturating_add);
+        let waits = Waits {
+            in_flight: sum(|disk| disk.in_flight),
+            stalled_ms: disks.iter().map(|disk| disk.stalled_ms).max()?,
+            throttled_requests: sum(|disk| disk.throttled_requests),
+            throttled_ns: sum(|disk| disk.throttled_ns),
+        };
         let mut counters: BTreeMap<Operation, Counters> = BTreeMap::new();
         for (operation, counted) in disks.iter().flat_map(|disk| &disk.counters) {
             counters.entry(*operation).or_default().merge(counted);
         }
-        (disks.len() > 1)
-            .then(|| Self::of("total".to_owned(), seconds, InFlight { requests, stalled_ms }, counters))
+        (disks.len() > 1).then(|| Self::of("total".to_owned(), seconds, waits, counters))
     }
 
     fn row(&self) -> [String; 9] {
@@ -143,6 +160,9 @@ impl DiskInterval {
             _ => [one.p50_ns, one.p99_ns, one.p999_ns, one.max_ns].map(display_latency).join(" "),
         };
         let queue = match self.stalled_ms {
+            0..2000 if self.throttled_requests > 0 => {
+                format!("{:.1} ({}/s limited)", self.queue_depth, rate(self.throttled_requests))
+            }
             0..2000 => format!("{:.1}", self.queue_depth),
             stalled_ms => format!("{} STALLED for {}s", self.in_flight, stalled_ms / 1000),
         };
@@ -287,6 +307,8 @@ mod tests {
             read_unix_ms,
             in_flight: 2,
             stalled_ms: 0,
+            throttled_requests: requests / 2,
+            throttled_ns: requests * 1000,
             operations: vec![read.clone()],
         };
         VmStats { vm: VmId::random(), disks: vec![disk("disk0"), disk("disk1")] }
@@ -305,8 +327,10 @@ mod tests {
         assert!((disk.queue_depth - 1.0).abs() < 1e-9);
         let total = between.total.as_ref().unwrap();
         assert_eq!((total.operations[&Operation::Read].requests, total.in_flight), (40_000, 4));
+        assert_eq!((disk.throttled_requests, total.throttled_ns), (10_000, 40_000_000));
         let text = between.to_string();
         assert!(text.contains("disk1  10000"), "{text}");
+        assert!(text.contains("1.0 (5000/s limited) 0"), "{text}");
         assert!(text.contains("115us 115us 115us 115us"), "{text}");
     }
 

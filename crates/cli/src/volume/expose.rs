@@ -22,6 +22,7 @@ use strongroom_worker::birth::Frontend;
 use strongroom_worker::placement::NumaNode;
 use strongroom_worker::supervise::{
     Birthright, Exposure, StarterBirth, StarterProcess, Supervisor, VolumeKek, VolumeSeal, Workers, confine,
+    limit_page,
 };
 
 use super::attach::{Attachment, Show};
@@ -30,6 +31,7 @@ use super::open::OpenArguments;
 use super::target::{AddressArguments, Target, TlsArguments};
 use crate::error::CliError;
 use crate::keys::VolumeKey;
+use crate::limits::LimitArguments;
 use crate::output::Output;
 use crate::readiness;
 use crate::worker::{STARTER_COMMAND, this_program};
@@ -61,6 +63,7 @@ Examples:
   strongroom volume expose ./ds/vm1 --nbd unix:/run/vm1.sock
   strongroom volume expose ./ds/vm1 --vhost-user unix:/run/vm1.sock --show libvirt
   strongroom volume expose ./ds/vm1 --vhost-user unix:/run/vm1.sock --numa-node 1
+  strongroom volume expose ./ds/vm1 --vhost-user unix:/run/vm1.sock --iops 2000 --bandwidth 100M
   strongroom volume expose ./ds/vm1 --nbd tcp:[::]:10809 --key-file vm1.key \\
     --authorize dns:host1.example.org --tls-ca ca.pem --tls-cert cert.pem --tls-key key.pem"
 )]
@@ -88,6 +91,9 @@ pub struct ExposeArguments {
     /// 'none' leaves it to the kernel
     #[arg(long, value_name = "N|auto|none", default_value_t)]
     numa_node: NumaNode,
+
+    #[command(flatten)]
+    limits: LimitArguments,
 
     /// Expose a volume that 'volume encrypt' or 'volume decrypt' has not finished: some of its
     /// layers are clear, and with 'decrypt' so is what is written
@@ -239,12 +245,13 @@ impl ExposeArguments {
             (None, Some(next)) => kek.and_next_kek(next),
             (None, None) => kek,
         };
+        let limits = vec![limit_page(self.limits.limits())?];
         let exposure = Exposure {
             head,
             kek,
             keyring,
             listener,
-            birthright: Birthright { frontend, tls_key, name, placement },
+            birthright: Birthright { frontend, tls_key, name, placement, limits },
             workers: Workers::of(starter),
         };
         let supervisor = Supervisor::start(exposure, layer, deks)?;

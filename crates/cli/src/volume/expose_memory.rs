@@ -12,10 +12,13 @@ use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
 use strongroom_worker::birth::Frontend;
-use strongroom_worker::supervise::{Birthright, MemoryExposure, Quarters, WorkerStarter, Workers};
+use strongroom_worker::supervise::{
+    Birthright, MemoryExposure, Quarters, WorkerStarter, Workers, limit_page,
+};
 
 use super::target::{UnixAddress, absolute};
 use crate::error::CliError;
+use crate::limits::LimitArguments;
 use crate::output::Output;
 use crate::readiness;
 use crate::worker::{WORKER_COMMAND, this_program};
@@ -49,6 +52,9 @@ pub struct ExposeMemoryArguments {
     /// Do not encrypt
     #[arg(long)]
     unencrypted: bool,
+
+    #[command(flatten)]
+    limits: LimitArguments,
 }
 
 /// The socket and the protocol.
@@ -105,11 +111,14 @@ impl ExposeMemoryArguments {
         };
         let socket = absolute(socket)?;
         let program = this_program(log, WORKER_COMMAND)?;
+        let limits = vec![limit_page(self.limits.limits())?];
+        let birthright =
+            Birthright { frontend, tls_key: None, name: NAME.to_owned(), placement: None, limits };
         let exposure = MemoryExposure {
             size_bytes: self.size,
             encrypted: !self.unencrypted,
             listener: Listener::bind_for(&Address::Unix(socket.clone()), None)?,
-            birthright: Birthright { frontend, tls_key: None, name: NAME.to_owned(), placement: None },
+            birthright,
             workers: Workers::of(Arc::new(WorkerStarter::new(program, Quarters::OfItsOwn))),
         };
         let mut answered = Ok(());

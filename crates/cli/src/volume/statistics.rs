@@ -18,6 +18,10 @@ pub struct StatisticsFacts {
     in_flight: u64,
     /// How long some queue or connection has had requests in flight without completing any.
     stalled_ms: u64,
+    /// Requests that have waited for a limit.
+    throttled_requests: u64,
+    /// The sum of their waits.
+    throttled_ns: u64,
     /// By operation: `read`, `write`, `flush`, `discard`, `write_zeroes`.
     operations: BTreeMap<Operation, Summary>,
 }
@@ -29,6 +33,8 @@ impl From<&Snapshot> for StatisticsFacts {
             since_unix_ms: snapshot.since_unix_ms,
             in_flight: snapshot.in_flight,
             stalled_ms: snapshot.stalled_ms,
+            throttled_requests: snapshot.throttled_requests,
+            throttled_ns: snapshot.throttled_ns,
             operations: Operation::ALL.into_iter().map(summary).collect(),
         }
     }
@@ -42,6 +48,10 @@ impl fmt::Display for StatisticsFacts {
             write!(f, "; NONE completed for {} seconds", self.stalled_ms / 1000)?;
         }
         writeln!(f)?;
+        if self.throttled_requests > 0 {
+            let waited = display_latency(self.throttled_ns);
+            writeln!(f, "    limited       {} have waited, {waited} together", self.throttled_requests)?;
+        }
         for (operation, summary) in &self.operations {
             let Summary { requests, bytes, errors, p50_ns, p99_ns, max_ns, .. } = *summary;
             let failed = errors.total();

@@ -15,8 +15,8 @@ use crate::host::CreateHostToken;
 use crate::policy::CreatePolicy;
 use crate::vm::{
     AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, PatchVm,
-    PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetSnapshotSchedule,
-    SnapshotRule, StartVm, StopVm, TemplateVm, TicketUse,
+    PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetLimits,
+    SetSnapshotSchedule, SnapshotRule, StartVm, StopVm, TemplateVm, TicketUse,
 };
 use crate::volume::{
     BindVolume, ChangeVolumes, CloneVolume, CreateVolume, DeleteVolume, DeleteVolumeSnapshot, ReadVolumes,
@@ -507,6 +507,7 @@ whole! {
     TemplateVm { undo }
     DeleteVm { leave_to_clones, with_volumes }
     ResizeDisk { size_bytes }
+    SetLimits { limits }
     EncryptDisk { integrity, key_provider }
     CreatePolicy { name, description, rules }
     AddDatastore { name, path, host }

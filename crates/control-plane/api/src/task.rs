@@ -99,6 +99,8 @@ pub enum TaskKind {
     VmRemoveDisk,
     /// Makes a disk of a VM larger.
     VmResizeDisk,
+    /// Changes the limits of a disk of a VM, or of all of them together.
+    VmLimit,
     /// Encrypts a disk of a VM.
     VmEncryptDisk,
     /// Decrypts a disk of a VM.
@@ -172,6 +174,7 @@ impl TaskKind {
             Self::VmAddDisk => "vm_add_disk",
             Self::VmRemoveDisk => "vm_remove_disk",
             Self::VmResizeDisk => "vm_resize_disk",
+            Self::VmLimit => "vm_limit",
             Self::VmEncryptDisk => "vm_encrypt_disk",
             Self::VmDecryptDisk => "vm_decrypt_disk",
             Self::VmImportDisk => "vm_import_disk",

@@ -11,11 +11,11 @@ mod view;
 
 pub use create::{
     AddDisk, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptDisk, EncryptionWish, ImageFormat, ImportDisk,
-    PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm, TemplateVm,
+    PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, SetLimits, StartVm, StopVm, TemplateVm,
 };
 pub use hardware::{
-    Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic,
-    NicBackend, RestartPolicy,
+    BandwidthLimit, Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, IoLimits,
+    IopsLimit, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
 };
 pub(crate) use query::no_longer_than;
 pub use query::{VmListQuery, VmSort};

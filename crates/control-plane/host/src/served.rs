@@ -1,6 +1,6 @@
 //! The volumes of a VM that have a worker: its disks, and its own volumes that its guest reaches.
 
-use strongroom_types::{MIN_VOLUME_BYTES, VolumeSize};
+use strongroom_types::{IoLimits, MIN_VOLUME_BYTES, VolumeSize};
 
 use crate::protocol::{Disk, DiskFrontend, DiskKind, DiskName, OwnVolume, VmSpec};
 
@@ -48,6 +48,7 @@ fn own_disk(spec: &VmSpec, which: OwnVolume) -> Option<Disk> {
         integrity: false,
         least_generation: spec.known_volume(which).map_or(0, |known| known.least_generation),
         volume: spec.known_volume(which).map(|known| known.volume),
+        limits: IoLimits::NONE,
     })
 }
 

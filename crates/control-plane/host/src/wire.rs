@@ -21,8 +21,9 @@ pub const FORMATS: Formats = Formats { oldest: 1, newest: 1 };
 /// default (`net.core.wmem_default`).
 pub const PACKET_BYTES_MAX: usize = 160 << 10;
 
-/// The most files with a packet.
-const FILES_MAX: usize = 4;
+/// The most files with a packet: those of a request for a worker, which are the socket for the
+/// answer, the listening socket, the page of counters and two pages of limits.
+const FILES_MAX: usize = 5;
 
 /// Why a packet could not be exchanged.
 #[derive(Debug, Error)]

@@ -5,6 +5,7 @@
 //! add     vm.json names it -> its volume is made (-> it is plugged in) -> vm.json has its key
 //! remove  (the guest lets go -> its volume is closed) -> its volume is deleted -> vm.json without it
 //! resize  its volume grows (-> the guest is told) -> vm.json has its size
+//! limit   vm.json has its limits (-> its workers keep them)
 //! bind    hostd has moved its volume here -> vm.json names it (-> it is plugged in)
 //! unbind  (the guest lets go -> its volume is closed) -> vm.json without it -> hostd moves its volume
 //! ```
@@ -55,6 +56,7 @@ pub fn change(
         DiskChange::Remove { disk } => remove(&keys, vm, disk)?,
         DiskChange::Bind { disk, .. } => bind(&keys, vm, disk)?,
         DiskChange::Unbind { disk, .. } => unbind(&keys, vm, disk)?,
+        DiskChange::Limit { .. } => note(&keys, vm, change)?,
         DiskChange::Seal { disk } => return seal::complete(&keys, vm, disk, tell),
         DiskChange::Resize { disk, size_bytes } => {
             let found = vm.disk(disk).ok_or_else(|| no_such_disk(vm, disk))?;
@@ -160,8 +162,16 @@ pub fn unbind(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem
 /// # Errors
 /// If it cannot be written, or a key of the VM is unavailable.
 pub fn note_size(keys: &VmKeys, vm: &VmSpec, disk: &DiskName, size_bytes: VolumeSize) -> Result<(), Problem> {
-    let larger = DiskChange::Resize { disk: disk.clone(), size_bytes }.applied_to(vm)?;
-    VmRecord::change(vm, |record| attest(keys, record, &larger))
+    note(keys, vm, &DiskChange::Resize { disk: disk.clone(), size_bytes })
+}
+
+/// Records a change of the VM's configuration in `vm.json`.
+///
+/// # Errors
+/// If it cannot be written, or a key of the VM is unavailable.
+pub fn note(keys: &VmKeys, vm: &VmSpec, change: &DiskChange) -> Result<(), Problem> {
+    let changed = change.applied_to(vm)?;
+    VmRecord::change(vm, |record| attest(keys, record, &changed))
 }
 
 pub fn attest(keys: &VmKeys, record: &mut VmRecord, spec: &VmSpec) -> Result<(), Problem> {

@@ -1,19 +1,20 @@
-//! The shared pages in which a VM's workers count, readable while the VM's own thread is busy.
+//! What a VM's workers count in shared pages, readable while the VM's own thread is busy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use strongroom_host::protocol::DiskName;
-use strongroom_statistics::{Page, Snapshot};
+use strongroom_statistics::Snapshot;
+use strongroom_worker::supervise::Counters;
 
 /// The pages of the served volumes.
 #[derive(Clone, Debug, Default)]
-pub struct Pages(Arc<Mutex<BTreeMap<DiskName, Arc<Page>>>>);
+pub struct Pages(Arc<Mutex<BTreeMap<DiskName, Counters>>>);
 
 impl Pages {
     /// Replaces the set of pages.
-    pub fn set(&self, pages: impl Iterator<Item = (DiskName, Arc<Page>)>) {
+    pub fn set(&self, pages: impl Iterator<Item = (DiskName, Counters)>) {
         *self.0.lock() = pages.collect();
     }
 

@@ -15,6 +15,7 @@ use strongroom_host::protocol::{Disk, DiskKind, Problem, WaitingFor};
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_hypervisor::{Qemu, QemuProgram, RunDirectory, Swtpm};
+use strongroom_worker::supervise::LimitPage;
 use uuid::Uuid;
 
 use crate::keys::VmKeys;
@@ -59,6 +60,8 @@ pub struct Starting {
     pub keys: Arc<VmKeys>,
     /// Starts its processes.
     pub starter: Starter,
+    /// The page of the limits of all its disks together.
+    pub limits: Arc<LimitPage>,
     /// Receives the events.
     pub events: Sender<Event>,
     /// What the VM's main thread tells it.
@@ -266,7 +269,8 @@ impl Starting {
     /// Serves a disk as soon as its key is available.
     fn serve_when_key_is_there(&self, index: usize, disk: &Disk) -> Result<ServedVolume, Problem> {
         let changed_over = self.task.changed_over.as_ref();
-        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run, changed_over };
+        let (run, limits) = (&self.run, &self.limits);
+        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run, limits, changed_over };
         let mut waits = false;
         loop {
             if self.control.abandoned.load(Ordering::Relaxed) {

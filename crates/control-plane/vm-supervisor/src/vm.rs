@@ -38,6 +38,7 @@ use strongroom_host::state_file::{Off, StateFile};
 use strongroom_hypervisor::QemuIdentity;
 use strongroom_hypervisor::launch::Kills;
 use strongroom_types::{unix_seconds, unix_seconds_now};
+use strongroom_worker::supervise::{LimitPage, limit_page};
 
 use self::activity::Activity;
 use self::disks::DiskStep;
@@ -139,6 +140,8 @@ pub struct Vm {
     volumes: Vec<Volume>,
     /// The counters from which the door answers.
     pages: Pages,
+    /// The page of the limits of all its disks together.
+    limits: Arc<LimitPage>,
     machine: Option<Machine>,
     tpm: Option<Keeper>,
     serial: Serial,
@@ -217,12 +220,14 @@ impl Vm {
         state.write(&run)?;
         let (start, control) = start_control();
         let keys = Arc::new(keys);
+        let limits = limit_page(task.spec.limits).map_err(std::io::Error::other)?;
         let starting = Starting {
             task: task.clone(),
             layout: layout.clone(),
             run: run.clone(),
             keys: Arc::clone(&keys),
             starter: starter.clone(),
+            limits: Arc::clone(&limits),
             events: events.clone(),
             control,
         };
@@ -248,6 +253,7 @@ impl Vm {
             hosts: Hosts::default(),
             volumes,
             pages,
+            limits,
             machine: None,
             tpm: None,
             serial: Serial::default(),
@@ -300,8 +306,8 @@ impl Vm {
     fn show_pages(&self) {
         let served = self.volumes.iter().filter(|volume| !volume.ended);
         let page = |volume: &Volume| {
-            let page = volume.served.as_ref()?.page()?;
-            Some((volume.observed.disk.clone(), Arc::clone(page)))
+            let counters = volume.served.as_ref()?.counters()?;
+            Some((volume.observed.disk.clone(), counters.clone()))
         };
         self.pages.set(served.filter_map(page));
     }

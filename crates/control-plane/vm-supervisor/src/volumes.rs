@@ -16,12 +16,13 @@ use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_host::protocol::{Disk, DiskBecomes, DiskFrontend, DiskKey, DiskName, Problem, VmSpec};
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
-use strongroom_statistics::Page;
+use strongroom_types::IoLimits;
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::control::Status;
 use strongroom_worker::placement::Placement;
 use strongroom_worker::supervise::{
-    Birthright, Exposure, ServedSeal, SuperviseError, Supervisor, VolumeKek, VolumeSeal,
+    Birthright, Counters, Exposure, LimitPage, ServedSeal, SuperviseError, Supervisor, VolumeKek, VolumeSeal,
+    limit_page,
 };
 use strongroom_worker::{MergeError, change_over};
 use thiserror::Error;
@@ -128,6 +129,8 @@ pub struct VolumeHost<'a> {
     pub starter: &'a Starter,
     /// The directory in which they are served.
     pub run: &'a VmRunDirectory,
+    /// The page of the limits of all of them together.
+    pub limits: &'a Arc<LimitPage>,
     /// The half-clear disk that is served only as what it becomes.
     pub changed_over: Option<&'a DiskName>,
 }
@@ -205,12 +208,13 @@ impl VolumeHost<'_> {
         let name = format!("{}-{}", spec.name, disk.name);
         // QEMU starts after the disks, on NUMA nodes of the kernel's choice.
         let placement = Placement::near_device(&head);
+        let limits = vec![limit_page(disk.limits)?, Arc::clone(self.limits)];
         let exposure = Exposure {
             head,
             kek: volume_kek,
             keyring: self.keys.keyring(),
             listener,
-            birthright: Birthright { frontend: frontend(disk), tls_key: None, name, placement },
+            birthright: Birthright { frontend: frontend(disk), tls_key: None, name, placement, limits },
             workers: self.starter.workers(),
         };
         Ok(Supervisor::start(exposure, layer, deks)?)
@@ -349,7 +353,8 @@ pub enum VolumeNews {
 #[derive(Debug)]
 pub struct ServedVolume {
     stop: OwnedFd,
-    page: Option<Arc<Page>>,
+    counters: Option<Counters>,
+    limits: Option<Arc<LimitPage>>,
     seal: ServedSeal,
 }
 
@@ -364,19 +369,27 @@ impl ServedVolume {
         tell: impl Fn(VolumeNews) + Clone + Send + 'static,
     ) -> io::Result<Self> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let (theirs, page, seal) = (stop.try_clone()?, supervisor.page(), supervisor.seal());
+        let (theirs, counters) = (stop.try_clone()?, supervisor.counters());
+        let (limits, seal) = (supervisor.limits(), supervisor.seal());
         thread::Builder::new().name(format!("volume {name}")).spawn(move || {
             let status = tell.clone();
             let supervisor =
                 supervisor.observed_by(move |now| status(VolumeNews::Status(Box::new(now.clone()))));
             tell(VolumeNews::Ended(supervisor.run(&theirs.as_fd())));
         })?;
-        Ok(Self { stop, page, seal })
+        Ok(Self { stop, counters, limits, seal })
     }
 
-    /// The page in which its workers count, if they do.
-    pub fn page(&self) -> Option<&Arc<Page>> {
-        self.page.as_ref()
+    /// What its workers count, if they do.
+    pub fn counters(&self) -> Option<&Counters> {
+        self.counters.as_ref()
+    }
+
+    /// Sets other limits, for requests that wait too.
+    pub fn limit(&self, limits: IoLimits) {
+        if let Some(page) = &self.limits {
+            page.set(limits);
+        }
     }
 
     /// Which of its layers are sealed, and what it may become.

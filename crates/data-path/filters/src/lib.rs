@@ -7,6 +7,7 @@
 //! | [`cleartext`] | plain | sealed | no encryption, for volumes that a person chose to keep clear |
 //! | [`switch`] | any | the same | replaces the disk below under running requests |
 //! | [`mixed`] | plain | sealed | both, while a person has a volume encrypted or decrypted that is in use |
+//! | [`qos`] | any | the same | requests wait so that limits of operations and bytes a second are kept |
 //! | [`park`] | plain | plain | what finds no room waits until there is some, and the owner hears of it |
 //! | [`delay`] | any | the same | makes requests take longer: a test instrument |
 //! | [`error`] | any | the same | makes requests fail: a test instrument |
@@ -27,6 +28,7 @@ pub mod delay;
 pub mod error;
 pub mod mixed;
 pub mod park;
+pub mod qos;
 mod random;
 pub mod switch;
 

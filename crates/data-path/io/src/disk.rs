@@ -126,3 +126,18 @@ pub trait Channel<P: Payload> {
     /// will wake the thread's [`crate::Reactor`].
     fn poll(&mut self, done: &mut Vec<Done<P>>);
 }
+
+/// A boxed channel is a channel.
+impl<P: Payload, C: Channel<P> + ?Sized> Channel<P> for Box<C> {
+    fn submit(&mut self, io: Io<P>) {
+        (**self).submit(io);
+    }
+
+    fn kick(&mut self) {
+        (**self).kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done<P>>) {
+        (**self).poll(done);
+    }
+}

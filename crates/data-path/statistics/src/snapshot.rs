@@ -192,6 +192,10 @@ pub struct Snapshot {
     /// How long some queue or connection has had requests in flight without completing any, in
     /// milliseconds; 0 while nothing is in flight.
     pub stalled_ms: u64,
+    /// Requests that have waited for the limits of the disk or its VM.
+    pub throttled_requests: u64,
+    /// The sum of their waits, in nanoseconds.
+    pub throttled_ns: u64,
     /// Reads.
     pub read: Counters,
     /// Writes.
@@ -240,6 +244,8 @@ impl Snapshot {
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
         if self.since_unix_ms == before.since_unix_ms {
+            since.throttled_requests = self.throttled_requests.saturating_sub(before.throttled_requests);
+            since.throttled_ns = self.throttled_ns.saturating_sub(before.throttled_ns);
             for operation in Operation::ALL {
                 *since.of_mut(operation) = self.of(operation).since(before.of(operation));
             }

@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use strongroom_datastore::file::{Deks, End, OpenLayer};
 use strongroom_filters::mixed::Writes;
+use strongroom_filters::qos::{self, Limits};
 use strongroom_ring::points::{self, WorkerState};
 use strongroom_statistics::{LAYOUT, Recorders};
 use strongroom_types::{KeyEpoch, VolumeSize};
 use thiserror::Error;
 
-use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
+use crate::birth::{BirthError, BirthSocket, Keys, LimitPages, Order, Report, Start};
 use crate::closing::Closing;
 use crate::condition::{Awaited, Completion};
 use crate::destaging::{Destaging, DestagingError};
@@ -94,7 +95,7 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
         Err(BirthError::Gone) => return Ok(()),
         received => received?,
     };
-    let Order::Start(Start { frontend, user, placement, statistics }) = order else {
+    let Order::Start(Start { frontend, user, placement, statistics, limits }) = order else {
         return Err(unexpected(&order));
     };
     let mut files = files.into_iter();
@@ -102,7 +103,8 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
     // The user id is reserved for us as long as this is open.
     let _lease = user.and_then(|_| files.next());
     let page = statistics.and_then(|layout| files.next().filter(|_| layout == LAYOUT));
-    let service = Service::prepare(frontend, listener, recorders_of(page), socket)?;
+    let limits = limits_of(limits, files)?;
+    let service = Service::prepare(frontend, listener, recorders_of(page), limits, socket)?;
     // This must precede threads and buffers, and needs sysfs.
     if let Some(placement) = placement {
         placement.settle(SYSFS.as_ref());
@@ -110,7 +112,8 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
     confine(&Confinement { user, ..Confinement::default() })?;
     let service = service.start_threads()?;
     points::worker_state(WorkerState::Ready);
-    socket.send(&Report::Ready { program: env!("CARGO_PKG_VERSION").to_owned(), changes_top: true }, &[])?;
+    let program = env!("CARGO_PKG_VERSION").to_owned();
+    socket.send(&Report::Ready { program, changes_top: true, keeps_limits: true }, &[])?;
     Worker { service, ciphers: None, serving: None, in_memory: None }.follow(socket)
 }
 
@@ -121,6 +124,16 @@ fn recorders_of(page: Option<OwnedFd>) -> Recorders {
         None
     });
     recorders.unwrap_or_default()
+}
+
+/// The limits of clients' requests. A worker that cannot keep them does not serve.
+fn limits_of(pages: Option<LimitPages>, files: impl Iterator<Item = OwnedFd>) -> Result<Limits, WorkerError> {
+    let Some(LimitPages { layout: qos::LAYOUT, count }) = pages else { return Ok(Limits::none()) };
+    let files: Vec<OwnedFd> = files.collect();
+    if files.len() != count || count > qos::PAGES_MAX {
+        return Err(missing("the pages of its limits"));
+    }
+    Limits::of_pages(files).map_err(|_| missing("usable pages of its limits"))
 }
 
 struct Worker {
@@ -190,6 +203,7 @@ impl Worker {
                 Err(BirthError::Gone) => {
                     tracing::warn!("the supervisor is gone: the volume is closed");
                     // The same as if this process were killed, but in order.
+                    self.service.limits.hasten();
                     let closed = self.serving.map_or(Ok(()), |mut served| {
                         // Nobody is left who could commit.
                         served.withdraw_top();
@@ -392,6 +406,8 @@ impl Worker {
         let Served { serving, mut stack, destaging, closing, merging, coming: _ } = served;
         // While clients are still served.
         let merged_bytes = merging.map_or(0, |merging| merging.end());
+        // The successor makes up for it.
+        self.service.limits.hasten();
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
         // The guest waits, so the records stay in the log for the successor.
         let ended = destaging.end(End::Now);
@@ -413,6 +429,7 @@ impl Worker {
     /// Drains, flushes, and releases the volume.
     fn end(mut self) -> Result<(), String> {
         self.serving.iter_mut().for_each(Served::withdraw_top);
+        self.service.limits.hasten();
         if let Some(serving) = self.in_memory {
             return serving.stop();
         }

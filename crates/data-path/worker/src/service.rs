@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use strongroom_filters::park::{ParkDisk, Patience};
+use strongroom_filters::qos::{Limits, QosDisk};
 use strongroom_frontend::listen::{ListenError, Listener};
 use strongroom_frontend::nbd::{
     self, Export, Identity, IdentityError, LANE_DEPTH, NbdConfig, NbdServer, TlsConfig, TlsError,
@@ -70,6 +71,7 @@ pub struct Prepared {
     kind: Kind,
     listener: OwnedFd,
     recorders: Recorders,
+    limits: Limits,
     teller: Teller,
 }
 
@@ -85,6 +87,8 @@ pub struct Service {
     listener: OwnedFd,
     /// What clients ask for is counted here.
     pub recorders: Recorders,
+    /// What clients ask for is kept within these.
+    pub limits: Limits,
     lanes: Lanes,
     /// For the destaging of the layer, and for a merge of layers.
     pub destage_lanes: Lanes,
@@ -107,6 +111,7 @@ impl Service {
         frontend: Frontend,
         listener: OwnedFd,
         recorders: Recorders,
+        limits: Limits,
         socket: &BirthSocket<io::Stdin>,
     ) -> Result<Prepared, ServiceError> {
         let teller = Teller::new().map_err(ServiceError::Event)?;
@@ -123,11 +128,12 @@ impl Service {
                     queues_max,
                     book,
                     recorders,
+                    limits: limits.clone(),
                     ..VhostUserConfig::new(&serial)
                 })
             }
         };
-        Ok(Prepared { kind, listener, recorders, teller })
+        Ok(Prepared { kind, listener, recorders, limits, teller })
     }
 
     /// Serves `disk`, from the start or from where a predecessor was suspended. When it returns,
@@ -149,6 +155,7 @@ impl Service {
             (Kind::Nbd(config), _) => {
                 // The protocol has an error for lack of room, so no request waits for room.
                 let disk = Arc::new(ParkDisk::new(disk, Patience::None, Arc::clone(self.teller.book())));
+                let disk = Arc::new(QosDisk::new(disk, self.limits.clone()));
                 Ok(Serving::Nbd(NbdServer::start(config.clone(), listener, disk, lanes)?))
             }
             (Kind::VhostUser(config), None) => {
@@ -168,14 +175,14 @@ impl Service {
 impl Prepared {
     /// Starts all threads, and then denies every system call that they do not need.
     pub fn start_threads(self) -> Result<Service, ServiceError> {
-        let Self { kind, listener, recorders, teller } = self;
+        let Self { kind, listener, recorders, limits, teller } = self;
         let lanes = match &kind {
             Kind::Nbd(config) => Lanes::start("nbd", config.lanes(), LANE_DEPTH)?,
             Kind::VhostUser(config) => Lanes::start("vhost-user", config.lanes(), LANE_DEPTH)?,
         };
         let destage_lanes = destaging::lanes()?;
         deny_system_calls()?;
-        Ok(Service { kind, listener, recorders, lanes, destage_lanes, teller })
+        Ok(Service { kind, listener, recorders, limits, lanes, destage_lanes, teller })
     }
 }
 

@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::datapath::guest_load::{GuestLoad, Guests, Order, Pattern};
 use strongroom_lab::processes;
 use strongroom_lab::vhost_user::guest::Pages;
+use strongroom_lab::vhost_user::prepared::Lengths;
 
 /// Loads one or more vhost-user-blk servers, and says how many requests they answered and what that
 /// took of the processor.
@@ -32,6 +33,10 @@ pub struct Arguments {
     /// How many of a hundred requests are reads.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
     reads: u8,
+    /// Requests of that length, and as many of a quarter, a 16th and a 64th of it, at least 4096
+    /// bytes.
+    #[arg(long)]
+    mixed: bool,
     /// One block after another, in place of at random.
     #[arg(long)]
     sequential: bool,
@@ -85,6 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         queues: arguments.queues,
         pages: if arguments.small_pages { Pages::Small } else { Pages::Huge },
         spin: Duration::from_micros(arguments.spin_us),
+        lengths: if arguments.mixed { Lengths::Mixed } else { Lengths::Same },
     };
     let mut front_ends = Vec::new();
     let mut servers = Vec::new();

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use strongroom_lab::datapath::guest_load::{GuestLoad, Guests, LoadError, Order, Pattern};
 use strongroom_lab::vhost_user::guest::Pages;
+use strongroom_lab::vhost_user::prepared::Lengths;
 
 use support::{DISK_BYTES, Lie, Local, LyingDisk, Served};
 
@@ -17,7 +18,7 @@ const PATTERN: Pattern = Pattern { order: Order::Random, reads_percent: 100, blo
 const BLOCK: usize = 4096;
 
 fn guests(queues: u16) -> Guests {
-    Guests { queues, pages: Pages::Huge, spin: Duration::ZERO }
+    Guests { queues, pages: Pages::Huge, spin: Duration::ZERO, lengths: Lengths::Same }
 }
 
 fn disk() -> (Arc<LyingDisk>, Local) {

@@ -12,6 +12,7 @@ use clap::Subcommand;
 
 pub use self::import::{ImageArguments, Upload, bring, disk_name, import};
 use super::libvirt::{AttachArguments, DetachArguments};
+use super::limit::LimitDiskArguments;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -26,6 +27,8 @@ pub enum DiskCommand {
     Extents(Box<extents::ExtentsArguments>),
     /// Grow a disk of a VM that runs or is off
     Resize(resize::ResizeArguments),
+    /// Limit how fast the requests of a disk are carried out
+    Limit(LimitDiskArguments),
     /// Encrypt a disk with its snapshots
     Encrypt(seal::EncryptArguments),
     /// Decrypt a disk with its snapshots
@@ -48,6 +51,7 @@ impl DiskCommand {
             Self::List(arguments) => arguments.run(output),
             Self::Extents(arguments) => arguments.run(output),
             Self::Resize(arguments) => arguments.run(output),
+            Self::Limit(arguments) => arguments.run(output),
             Self::Encrypt(arguments) => arguments.run(output),
             Self::Decrypt(arguments) => arguments.run(output),
             Self::Remove(arguments) => arguments.run(output),

@@ -5,7 +5,7 @@ use strongroom_types::VolumeSize;
 use utoipa::ToSchema;
 
 use super::hardware::{
-    Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MemorySize, Nic, RestartPolicy,
+    Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, IoLimits, MemorySize, Nic, RestartPolicy,
 };
 use super::snapshot::QuiesceWithin;
 use crate::name::Name;
@@ -162,6 +162,14 @@ pub struct ResizeDisk {
     /// Its new size in bytes, at least its present size: a multiple of 512 up to 64 TiB.
     #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
     pub size_bytes: VolumeSize,
+}
+
+/// A request for limits of a disk's requests, or of those of all disks of a VM together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetLimits {
+    /// The limits, which replace those before: one that is absent ends.
+    pub limits: IoLimits,
 }
 
 /// Options for the encryption of a disk.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+pub use strongroom_types::{BandwidthLimit, IoLimits, IopsLimit};
 pub use strongroom_vm::{
     Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize,
 };

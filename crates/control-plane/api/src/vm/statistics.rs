@@ -31,6 +31,12 @@ pub struct DiskStats {
     /// For how long one of its queues has had requests in flight and completed none, in
     /// milliseconds.
     pub stalled_ms: u64,
+    /// Requests that have waited for the limits of the disk or of the VM.
+    #[serde(default)]
+    pub throttled_requests: u64,
+    /// The sum of their waits, in nanoseconds.
+    #[serde(default)]
+    pub throttled_ns: u64,
     /// Counters by operation, each operation once.
     pub operations: Vec<OperationStats>,
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::create::ImageFormat;
 use super::hardware::{
-    Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, Nic, RestartPolicy,
+    Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, IoLimits, Nic, RestartPolicy,
 };
 use super::schedule::CryptoperiodView;
 use super::snapshot::Snapshot;
@@ -104,6 +104,9 @@ pub struct VmView {
     pub topology: Cpus,
     /// Its disks.
     pub disks: Vec<Disk>,
+    /// The limits of the requests of all its disks together.
+    #[serde(default, skip_serializing_if = "IoLimits::is_none")]
+    pub limits: IoLimits,
     /// Network interfaces.
     pub nics: Vec<Nic>,
     /// Whether it has a TPM.
@@ -205,6 +208,9 @@ pub struct Disk {
     /// under `key`. The VM cannot be started until that is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub becomes: Option<DiskBecomes>,
+    /// The limits of its requests.
+    #[serde(default, skip_serializing_if = "IoLimits::is_none")]
+    pub limits: IoLimits,
     /// Its state.
     pub state: VolumeState,
 }

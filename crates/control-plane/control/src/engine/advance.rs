@@ -112,6 +112,9 @@ impl Control {
             Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),
             Work::RemoveDisk { disk, failures } => self.remove_the_disk(&step, disk, *failures),
             Work::ResizeDisk { disk, size, failures } => self.resize_the_disk(&step, disk, *size, *failures),
+            Work::Limit { disk, limits, failures } => {
+                self.limit_the_disk(&step, disk.as_ref(), *limits, *failures)
+            }
             Work::SealDisk { disk, becomes, integrity, failures } => {
                 let wish = SealWish { disk, becomes: *becomes, integrity: *integrity };
                 self.seal_the_disk(&step, wish, *failures)
@@ -740,6 +743,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmEncryptDisk => format!("a disk of VM {name} is encrypted"),
         TaskKind::VmDecryptDisk => format!("a disk of VM {name} is NOT encrypted any more"),
         TaskKind::VmResizeDisk => format!("a disk of VM {name} is larger"),
+        TaskKind::VmLimit => format!("the disks of VM {name} have other limits"),
         TaskKind::VmSnapshotCreate => format!("VM {name} has a new snapshot"),
         TaskKind::VmSnapshotRevert => format!("VM {name} was reverted to a snapshot"),
         TaskKind::VmSnapshotDelete => format!("a snapshot of VM {name} was deleted"),

@@ -188,8 +188,9 @@ impl Control {
             wanted.check_place(origin, &vm)?;
             vm.origin = Some(origin.lineage_of_clone(wish.linked));
             for (disk, of) in vm.hardware.disks.iter_mut().zip(&origin.hardware.disks) {
-                (disk.name, disk.thick) = (of.name.clone(), of.thick);
+                (disk.name, disk.thick, disk.limits) = (of.name.clone(), of.thick, of.limits);
             }
+            vm.hardware.limits = origin.hardware.limits;
             let task = self.task(id, TaskKind::VmClone, vm.object(), caller);
             let mut draft = self.draft().create_named(&vm);
             draft = wanted.told_clear(draft, &origin.hardware.disks, &vm, caller, id);

@@ -16,7 +16,7 @@ use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome, VmSpec};
-use strongroom_types::VolumeSize;
+use strongroom_types::{IoLimits, VolumeSize};
 use strongroom_vm::{DiskKind, MemorySize};
 
 use super::advance::{End, Next, Step, keep_volumes};
@@ -68,6 +68,7 @@ impl Control {
                 integrity: wish.integrity,
                 volume_name: None,
                 shares_with: Vec::new(),
+                limits: IoLimits::NONE,
             };
             let mut with = vm.clone();
             with.hardware.disks.push(disk.clone());
@@ -128,6 +129,21 @@ impl Control {
                 snapshots_of(index, vm).check_unneeded(&found.name).map_err(told_problem)?;
             }
             wanted(vm).map(|(work, _)| work)
+        })
+    }
+
+    /// Requests limits for the requests of a disk of a VM, or of all of them together if none is
+    /// named. They replace those that it has.
+    pub fn limit_disk(
+        &self,
+        caller: &Caller,
+        named: &str,
+        disk: Option<&str>,
+        limits: IoLimits,
+    ) -> Result<Task, Problem> {
+        self.disk_wish(caller, named, TaskKind::VmLimit, |_, vm| {
+            let disk = disk.map(|disk| disk_of(vm, disk)).transpose()?.map(|disk| disk.name.clone());
+            Ok(Work::Limit { disk, limits, failures: 0 })
         })
     }
 
@@ -276,6 +292,27 @@ impl Control {
                 let mut vm = VmRecord::clone(&step.vm.record);
                 let grown = vm.hardware.disks.iter_mut().filter(|known| known.name == *disk);
                 grown.for_each(|known| known.size = size);
+                self.disk_done(step, vm, outcome, None)
+            }
+            other => self.not_changed(step, other, again, failures),
+        }
+    }
+
+    pub(super) fn limit_the_disk(
+        &self,
+        step: &Step,
+        disk: Option<&DiskName>,
+        limits: IoLimits,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let change = DiskChange::Limit { disk: disk.cloned(), limits };
+        let operated =
+            self.operate(&step.task, &step.vm, step.seat, |datastore| change_disk(step, datastore, change))?;
+        let again = Work::Limit { disk: disk.cloned(), limits, failures: failures + 1 };
+        match operated {
+            Operated::Done(outcome) => {
+                let mut vm = VmRecord::clone(&step.vm.record);
+                vm.hardware.limit(disk, limits);
                 self.disk_done(step, vm, outcome, None)
             }
             other => self.not_changed(step, other, again, failures),

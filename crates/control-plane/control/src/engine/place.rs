@@ -4,7 +4,7 @@ use strongroom_api::policy::PolicyRules;
 use strongroom_api::vm::{CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic, NicBackend};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_host::protocol;
-use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId};
+use strongroom_types::{IoLimits, KeyRequestId, ProviderKey, ProviderName, VmId};
 use strongroom_vm::{DiskKind, Firmware, MacAddress};
 use uuid::Uuid;
 
@@ -41,6 +41,7 @@ impl Control {
                 integrity: disk.integrity,
                 volume_name: None,
                 shares_with: Vec::new(),
+                limits: IoLimits::NONE,
             })
         });
         let hardware = Hardware {
@@ -50,6 +51,7 @@ impl Control {
             cpus: wish.cpus,
             memory: wish.memory_bytes,
             disks: disks.collect::<Result<_, Problem>>()?,
+            limits: IoLimits::NONE,
             nics: addressed(&self.networks(datastore.host, wish)?)?,
             tpm: wish.tpm,
             seed: wish.seed,

@@ -453,6 +453,7 @@ pub(super) fn refuse_of_half_clear(vm: &VmRecord, kind: TaskKind) -> Result<(), 
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk
             | TaskKind::VmResizeDisk
+            | TaskKind::VmLimit
             | TaskKind::VmImportDisk
             | TaskKind::VmSnapshotCreate
             | TaskKind::VmSnapshotRevert

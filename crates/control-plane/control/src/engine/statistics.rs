@@ -137,6 +137,8 @@ fn told_of_disk(told: &DiskStatistics) -> DiskStats {
         read_unix_ms: snapshot.read_unix_ms,
         in_flight: snapshot.in_flight,
         stalled_ms: snapshot.stalled_ms,
+        throttled_requests: snapshot.throttled_requests,
+        throttled_ns: snapshot.throttled_ns,
         operations: Operation::ALL
             .into_iter()
             .map(|operation| told_of(operation, snapshot.of(operation)))

@@ -81,6 +81,7 @@ impl Control {
             frontend: disk.frontend,
             key: disk.sealing.key().map(vm_key),
             integrity: disk.integrity,
+            limits: disk.limits,
             becomes: disk.sealing.becomes(),
             state: match power {
                 PowerState::Stopped | PowerState::Suspended => VolumeState::Idle,
@@ -100,6 +101,7 @@ impl Control {
             firmware: hardware.firmware,
             topology: hardware.cpus,
             disks: disks.collect(),
+            limits: hardware.limits,
             nics: hardware.nics.clone(),
             tpm: hardware.tpm,
             seed: hardware.seed,

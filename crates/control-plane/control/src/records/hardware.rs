@@ -7,7 +7,7 @@ use strongroom_api::Name;
 use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend};
 use strongroom_host::protocol;
 use strongroom_host::protocol::{DiskKey, KnownVolume};
-use strongroom_types::{KekId, ProviderKey, VmId, VolumeId, VolumeSize};
+use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::{
     Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, VmName, rounded_memory,
 };
@@ -30,6 +30,9 @@ pub struct Hardware {
     pub memory: MemorySize,
     /// Disks.
     pub disks: Vec<DiskRecord>,
+    /// The limits of the requests of all disks together.
+    #[serde(default, skip_serializing_if = "IoLimits::is_none")]
+    pub limits: IoLimits,
     /// Network interfaces, each with an address.
     pub nics: Vec<Nic>,
     /// Whether there is a TPM.
@@ -85,6 +88,9 @@ pub struct DiskRecord {
     /// If its volume was bound to the VM, the VMs and volumes whose layers it shares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares_with: Vec<VmId>,
+    /// The limits of its requests.
+    #[serde(default, skip_serializing_if = "IoLimits::is_none")]
+    pub limits: IoLimits,
 }
 
 /// The key of a disk.
@@ -184,6 +190,7 @@ impl DiskRecord {
             integrity: self.integrity,
             least_generation: self.least_generation,
             volume: self.volume.filter(|_| self.pinned),
+            limits: self.limits,
         })
     }
 }
@@ -196,6 +203,16 @@ impl Hardware {
             if let (Some(disk), Some(size)) = (disk, facts.size_bytes) {
                 disk.size = size;
             }
+        }
+    }
+
+    /// Sets the limits of a disk, or of all disks together.
+    pub fn limit(&mut self, disk: Option<&DiskName>, limits: IoLimits) {
+        match disk {
+            Some(name) => {
+                self.disks.iter_mut().filter(|disk| disk.name == *name).for_each(|disk| disk.limits = limits);
+            }
+            None => self.limits = limits,
         }
     }
 
@@ -364,6 +381,7 @@ impl Hardware {
             memory_bytes: self.memory,
             firmware: self.firmware,
             disks: self.disks.iter().map(DiskRecord::told).collect::<Option<_>>()?,
+            limits: self.limits,
             nics: self.nics.iter().map(nic_told).collect::<Option<_>>()?,
             tpm: self.tpm,
             seed: self.seed,
@@ -403,6 +421,7 @@ impl Hardware {
             integrity: disk.integrity,
             volume_name: None,
             shares_with: Vec::new(),
+            limits: disk.limits,
         };
         Ok(Self {
             board: spec.board,
@@ -410,6 +429,7 @@ impl Hardware {
             cpus: spec.cpus,
             memory: spec.memory_bytes,
             disks: spec.disks.iter().map(disk).collect(),
+            limits: spec.limits,
             nics: spec.nics.iter().map(nic_found).collect(),
             tpm: spec.tpm,
             seed: spec.seed,

@@ -7,7 +7,7 @@ use strongroom_host::protocol::{
     DiskBecomes, DiskName, ImageFormat, NewVmSnapshot, OperationId, SnapshotChange, TicketId,
 };
 use strongroom_types::{
-    KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeId, VolumeSize,
+    IoLimits, KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeId, VolumeSize,
 };
 
 use super::access::AskedBy;
@@ -191,6 +191,17 @@ pub enum Work {
         disk: DiskName,
         /// Its new size.
         size: VolumeSize,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Limit the requests of a disk, or of all disks together.
+    Limit {
+        /// The disk; all of them without.
+        #[serde(default)]
+        disk: Option<DiskName>,
+        /// Its limits.
+        limits: IoLimits,
         /// How often the host has failed.
         #[serde(default)]
         failures: u32,
@@ -458,6 +469,7 @@ impl Work {
             | Self::AddDisk { .. }
             | Self::RemoveDisk { .. }
             | Self::ResizeDisk { .. }
+            | Self::Limit { .. }
             | Self::SealDisk { .. }
             | Self::ChangeSnapshots { .. }
             | Self::MakeGroup { .. }

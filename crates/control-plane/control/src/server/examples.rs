@@ -87,6 +87,7 @@ mod tests {
             vm::RevertVm,
             vm::RotateKey,
             vm::SetCryptoperiod,
+            vm::SetLimits,
             vm::SetSnapshotSchedule,
             vm::Snapshot,
             vm::SnapshotSchedule,

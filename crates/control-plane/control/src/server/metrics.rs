@@ -112,6 +112,8 @@ struct Disks {
     latency: String,
     in_flight: String,
     stalled: String,
+    throttled: String,
+    throttled_seconds: String,
     since: String,
 }
 
@@ -141,6 +143,11 @@ impl Disks {
         let _ = writeln!(self.in_flight, "strongroom_disk_in_flight{{{labels}}} {}", snapshot.in_flight);
         let stalled = snapshot.stalled_ms as f64 / 1e3;
         let _ = writeln!(self.stalled, "strongroom_disk_stalled_seconds{{{labels}}} {stalled}");
+        let throttled = snapshot.throttled_requests;
+        let _ = writeln!(self.throttled, "strongroom_disk_throttled_requests_total{{{labels}}} {throttled}");
+        let seconds = snapshot.throttled_ns as f64 / 1e9;
+        let _ =
+            writeln!(self.throttled_seconds, "strongroom_disk_throttled_seconds_total{{{labels}}} {seconds}");
         let since = snapshot.since_unix_ms as f64 / 1e3;
         let _ = writeln!(self.since, "strongroom_disk_counters_since_seconds{{{labels}}} {since}");
     }
@@ -172,6 +179,18 @@ impl Disks {
                 "gauge",
                 "How long nothing was completed, with requests in flight.",
                 self.stalled,
+            ),
+            (
+                "disk_throttled_requests_total",
+                "counter",
+                "Requests that have waited for a limit of the disk or its VM.",
+                self.throttled,
+            ),
+            (
+                "disk_throttled_seconds_total",
+                "counter",
+                "How long they have waited, all together.",
+                self.throttled_seconds,
             ),
             (
                 "disk_counters_since_seconds",

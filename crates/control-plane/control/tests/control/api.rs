@@ -18,7 +18,8 @@ use strongroom_api::limits::{
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
 use strongroom_types::{
-    ChunkSize, MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, NAME_BYTES_MAX, PROVIDER_KEY_ID_BYTES_MAX, SECTOR_BYTES,
+    BANDWIDTH_MAX_BYTES, BANDWIDTH_MIN_BYTES, BLOCK_BYTES, ChunkSize, IOPS_MAX, IOPS_MIN, MAX_VOLUME_BYTES,
+    MIN_VOLUME_BYTES, NAME_BYTES_MAX, PROVIDER_KEY_ID_BYTES_MAX, SECTOR_BYTES,
 };
 use strongroom_vm::limits::*;
 
@@ -319,6 +320,15 @@ fn the_documents_bounds_are_the_limits() {
     }
     bound("DumpVm.label maxLength", text(DUMP_LABEL_BYTES_MAX));
     bound("EncryptionWish.key maxLength", text(PROVIDER_KEY_ID_BYTES_MAX));
+    for name in ["Iops", "IopsBurst"] {
+        bound(&format!("{name} maximum"), IOPS_MAX);
+    }
+    bound("Iops minimum", IOPS_MIN);
+    for name in ["Bandwidth", "BandwidthBurst"] {
+        bound(&format!("{name} maximum"), BANDWIDTH_MAX_BYTES);
+    }
+    bound("Bandwidth minimum", BANDWIDTH_MIN_BYTES);
+    bound("BandwidthBurst minimum", BLOCK_BYTES);
     bound("ImportDisk.ticket minLength", 32);
     bound("ImportDisk.ticket maxLength", 32);
     bound("Memory minimum", MEMORY_MIN_BYTES);

@@ -112,6 +112,8 @@ fn disks(log: &mut Recorded) {
     log.call("vm_set", &["web1"], &json!({ "vnc": true }));
     log.call("vm_add_disk", &["web1"], &json!({ "size_bytes": 1 << 20 }));
     log.call("vm_resize_disk", &["web1", "disk1"], &json!({ "size_bytes": 2 << 20 }));
+    log.call("vm_limit_disk", &["web1", "disk1"], &json!({ "limits": { "iops": { "per_second": 2000 } } }));
+    log.call("vm_limit", &["web1"], &json!({ "limits": {} }));
     log.call("vm_remove_disk", &["web1", "disk1"], &json!({}));
     log.call("vm_encrypt_disk", &["clear1", "disk0"], &json!({}));
     log.call("vm_decrypt_disk", &["clear1", "disk0"], &json!({}));

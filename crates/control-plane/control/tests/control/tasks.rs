@@ -7,16 +7,16 @@ use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::{RebuildDatastore, Standing};
 use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
-    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DesiredPower, DumpVm, Nic, NicBackend,
-    PatchVm, PowerState, QuiesceWithin, RegisterVm, ResizeDisk, RevertVm, RotateKey, StartVm, StopVm,
-    TemplateVm, TicketUse,
+    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DesiredPower, DumpVm, IoLimits, IopsLimit,
+    Nic, NicBackend, PatchVm, PowerState, QuiesceWithin, RegisterVm, ResizeDisk, RevertVm, RotateKey,
+    StartVm, StopVm, TemplateVm, TicketUse,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_host::protocol::{
     CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs,
 };
-use strongroom_types::{VmId, VolumeId};
+use strongroom_types::{Iops, VmId, VolumeId};
 
 fn alarms(control: &Control) -> Vec<AlarmKind> {
     control.inventory.read().alarms.iter().map(|alarm| alarm.kind).collect()
@@ -918,6 +918,39 @@ fn a_vm_with_linked_clones_is_deleted_only_if_they_may_keep_what_they_share() {
     control.delete_vm(&caller(8), "web1", &DeleteVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     assert!(!control.show_vm("full").unwrap().summary.origin.unwrap().linked);
+}
+
+#[test]
+fn limits_are_of_a_disk_or_of_all_of_them_and_go_to_clones() {
+    let (site, control) = with_vms(&["web1"]);
+    let iops = |per_second| IoLimits {
+        iops: Some(IopsLimit { per_second: Iops::new(per_second).unwrap(), burst: None }),
+        bandwidth: None,
+    };
+    control.limit_disk(&caller(1), "web1", Some("disk0"), iops(2000)).unwrap();
+    assert!(settle_down(&site, &control));
+    control.limit_disk(&caller(2), "web1", None, iops(5000)).unwrap();
+    assert!(settle_down(&site, &control));
+    let of = |vm: &str| {
+        let vm = control.show_vm(vm).unwrap();
+        (vm.limits, vm.disks[0].limits)
+    };
+    assert_eq!(of("web1"), (iops(5000), iops(2000)));
+    control.clone_vm(&caller(3), "web1", &CloneVm { linked: false, ..link("web2") }).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(of("web2"), of("web1"));
+    // The host starts it with them.
+    control.start_vm(&caller(4), "web2", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    control.limit_disk(&caller(5), "web2", Some("disk0"), IoLimits::NONE).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!((of("web2"), of("web1")), ((iops(5000), IoLimits::NONE), (iops(5000), iops(2000))));
+    let nowhere = control.limit_disk(&caller(6), "web1", Some("disk9"), iops(2000)).unwrap_err();
+    assert!(nowhere.message.contains("has no disk disk9"), "{}", nowhere.message);
+    assert_eq!(code(control.limit_disk(&caller(6), "web9", None, iops(2000))), ErrorCode::NotFound);
+    control.template_vm(&caller(7), "web1", &TemplateVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(code(control.limit_disk(&caller(8), "web1", None, iops(2000))), ErrorCode::Conflict);
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Adding, removing, growing, encrypting and decrypting a disk of a VM.
+//! Adding, removing, growing, limiting, encrypting and decrypting a disk of a VM.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{VmId, VolumeSize};
+use strongroom_types::{IoLimits, VmId, VolumeSize};
 use strongroom_vm::{DiskName, VmName};
 
 use super::problem::Problem;
@@ -30,6 +30,15 @@ pub enum DiskChange {
         disk: DiskName,
         /// Its new size, in bytes.
         size_bytes: VolumeSize,
+    },
+    /// Sets the limits of a disk's requests, or of those of all disks together if none is named. A
+    /// guest that runs goes on meanwhile.
+    Limit {
+        /// The disk.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        disk: Option<DiskName>,
+        /// Its limits, which replace those that it has.
+        limits: IoLimits,
     },
     /// Adds a volume of the same datastore that no VM has. Its files move into the VM's directory.
     Bind {
@@ -75,15 +84,21 @@ impl HeldVolume {
 }
 
 impl DiskChange {
-    /// The name of the disk.
-    pub fn disk(&self) -> &DiskName {
+    /// The name of the disk, if the change is of one.
+    pub fn disk(&self) -> Option<&DiskName> {
         match self {
-            Self::Add { disk } | Self::Bind { disk, .. } => &disk.name,
+            Self::Add { disk } | Self::Bind { disk, .. } => Some(&disk.name),
             Self::Remove { disk }
             | Self::Resize { disk, .. }
             | Self::Unbind { disk, .. }
-            | Self::Seal { disk } => disk,
+            | Self::Seal { disk } => Some(disk),
+            Self::Limit { disk, .. } => disk.as_ref(),
         }
+    }
+
+    /// What changes, in words.
+    pub fn what(&self) -> &str {
+        self.disk().map_or("the common limit of the disks", DiskName::as_str)
     }
 
     /// Returns the VM's configuration after the change.
@@ -92,7 +107,7 @@ impl DiskChange {
     /// If that configuration is invalid.
     pub fn applied_to(&self, spec: &VmSpec) -> Result<VmSpec, Problem> {
         let mut changed = spec.clone();
-        let at = changed.disks.iter().position(|disk| disk.name == *self.disk());
+        let at = self.disk().and_then(|name| changed.disks.iter().position(|disk| disk.name == *name));
         match (self, at) {
             (Self::Add { disk } | Self::Bind { disk, .. }, Some(at)) => {
                 let there = &changed.disks[at];
@@ -116,7 +131,12 @@ impl DiskChange {
                     return Err(Problem::new("disk_needed", message).with_next_step("delete the VM instead"));
                 }
             }
-            (Self::Resize { disk, .. } | Self::Seal { disk }, None) => {
+            (Self::Limit { disk: None, limits }, _) => changed.limit(None, *limits),
+            (Self::Limit { disk: Some(disk), limits }, Some(_)) => changed.limit(Some(disk), *limits),
+            (
+                Self::Resize { disk, .. } | Self::Seal { disk } | Self::Limit { disk: Some(disk), .. },
+                None,
+            ) => {
                 return Err(Problem::new("no_such_disk", format!("VM {} has no disk {disk}", spec.name)));
             }
             (Self::Resize { disk, size_bytes }, Some(at)) => {
@@ -175,6 +195,31 @@ mod tests {
         let grown = resize("disk1", 2).applied_to(&two).unwrap();
         assert_eq!(resize("disk1", 1).applied_to(&grown).unwrap_err().code, "bad_spec");
         assert_eq!(resize("disk2", 2).applied_to(&two).unwrap_err().code, "no_such_disk");
+    }
+
+    #[test]
+    fn limits_are_of_a_disk_or_of_all_of_them() {
+        let spec = VmSpec::for_tests("web1", true);
+        let text = r#"{"limit":{"disk":"disk0","limits":{"iops":{"per_second":2000}}}}"#;
+        let of_disk: DiskChange = serde_json::from_str(text).unwrap();
+        let limited = of_disk.applied_to(&spec).unwrap();
+        assert_eq!(limited.disks[0].limits.to_string(), "2000 IOPS");
+        assert!(limited.limits.is_none());
+        let text = r#"{"limit":{"limits":{"bandwidth":{"bytes_per_second":1048576}}}}"#;
+        let of_all: DiskChange = serde_json::from_str(text).unwrap();
+        let both = of_all.applied_to(&limited).unwrap();
+        assert_eq!(
+            (both.limits.to_string().as_str(), both.disks[0].limits),
+            ("1M/s", limited.disks[0].limits)
+        );
+        assert_eq!(serde_json::from_str::<VmSpec>(&serde_json::to_string(&both).unwrap()).unwrap(), both);
+        let none = DiskChange::Limit { disk: None, limits: IoLimits::NONE };
+        assert_eq!(none.applied_to(&both).unwrap(), limited);
+        let nowhere = DiskChange::Limit { disk: Some("disk9".parse().unwrap()), limits: IoLimits::NONE };
+        assert_eq!(nowhere.applied_to(&spec).unwrap_err().code, "no_such_disk");
+        assert!(serde_json::from_str::<DiskChange>(&text.replace("1048576", "7")).is_err());
+        // A program of a former release reads a VM without limits.
+        assert!(!serde_json::to_string(&spec).unwrap().contains("limits"));
     }
 
     #[test]

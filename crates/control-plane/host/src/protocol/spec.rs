@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{KekId, ProviderKey, VmId, VolumeId, VolumeSize};
+use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::limits::{DISKS_MAX, NICS_MAX};
 use strongroom_vm::{
     Board, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, Nic,
@@ -42,6 +42,9 @@ pub struct VmSpec {
     /// Its disks, in the order of booting.
     #[serde(default)]
     pub disks: Vec<Disk>,
+    /// The limits of the requests of all its disks together.
+    #[serde(default, skip_serializing_if = "IoLimits::is_none")]
+    pub limits: IoLimits,
     /// Its network interfaces.
     #[serde(default)]
     pub nics: Vec<Nic>,
@@ -132,6 +135,9 @@ pub struct Disk {
     /// The id of its volume, once it exists. Another volume is not opened in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeId>,
+    /// The limits of its requests.
+    #[serde(default, skip_serializing_if = "IoLimits::is_none")]
+    pub limits: IoLimits,
 }
 
 /// One of a VM's own volumes that the control plane knows. Another volume is not opened in its
@@ -247,6 +253,16 @@ impl VmSpec {
     /// Returns the disk with this name.
     pub fn disk(&self, name: &DiskName) -> Option<&Disk> {
         self.disks.iter().find(|disk| disk.name == *name)
+    }
+
+    /// Sets the limits of a disk, or of all disks together.
+    pub fn limit(&mut self, disk: Option<&DiskName>, limits: IoLimits) {
+        match disk {
+            Some(name) => {
+                self.disks.iter_mut().filter(|disk| disk.name == *name).for_each(|disk| disk.limits = limits);
+            }
+            None => self.limits = limits,
+        }
     }
 
     /// Sets this key as the next key of each encrypted disk that is not under it yet.

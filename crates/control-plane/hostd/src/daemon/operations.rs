@@ -112,6 +112,7 @@ fn takes_half_clear(kind: &OperationKind) -> bool {
             DiskChange::Add { .. }
             | DiskChange::Remove { .. }
             | DiskChange::Resize { .. }
+            | DiskChange::Limit { .. }
             | DiskChange::Bind { .. }
             | DiskChange::Unbind { .. } => false,
         },
@@ -382,9 +383,9 @@ async fn seal_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: Dis
         true => None,
         false => {
             meant_for(job, &now)?;
-            let name = change.disk();
+            let disk = change.disk().and_then(|name| spec.disk(name));
             let disk =
-                spec.disk(name).ok_or_else(|| Problem::new("no_such_disk", format!("no disk {name}")))?;
+                disk.ok_or_else(|| Problem::new("no_such_disk", format!("no disk {}", change.what())))?;
             let wanted = RequestKind::SealDisk { disk: Box::new(disk.clone()), known: spec.known_volumes() };
             match reencrypt_running(hostd, job, wanted).await {
                 Err(Failure::Problem(problem))

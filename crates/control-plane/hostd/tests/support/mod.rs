@@ -223,6 +223,7 @@ impl Host {
             integrity: false,
             least_generation: 0,
             volume: None,
+            limits: Default::default(),
         };
         VmSpec {
             id: VmId::random(),
@@ -233,6 +234,7 @@ impl Host {
             memory_bytes: (64 << 20).try_into().unwrap(),
             firmware: Firmware::Bios,
             disks: (0..disks).map(disk).collect(),
+            limits: Default::default(),
             nics: Vec::new(),
             tpm: false,
             seed: false,

@@ -58,9 +58,9 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 enum Ask {
     /// Open the installed program for workers.
     InstalledProgram,
-    /// Start a worker. Its listening socket comes with the request, and its page of counters if
-    /// there is one.
-    Worker { program: ProgramNumber, frontend: Frontend, placement: Option<Placement> },
+    /// Start a worker. Its listening socket comes with the request, its page of counters if there
+    /// is one, and the pages of its limits.
+    Worker { program: ProgramNumber, frontend: Frontend, placement: Option<Placement>, limit_pages: usize },
     /// Return how a worker has ended.
     WorkerEnded { pid: u32 },
     /// Kill a process that was started or found here.
@@ -367,9 +367,8 @@ impl StartsWorkers for Starter {
 
     fn start(&self, program: ProgramNumber, worker: &NewWorker<'_>) -> io::Result<Born> {
         let (frontend, placement) = (worker.frontend.clone(), worker.placement);
-        let ask = Ask::Worker { program, frontend, placement };
-        let files: Vec<_> = std::iter::once(worker.listener).chain(worker.page).collect();
-        match self.ask(ask, &files) {
+        let ask = Ask::Worker { program, frontend, placement, limit_pages: worker.limits.len() };
+        match self.ask(ask, &worker.files()) {
             Ok((Answer::Worker { pid }, mut files)) => {
                 let mut next = || files.next().map_err(|problem| io::Error::other(problem.message));
                 Ok(Born { pid, socket: next()?, pidfd: next()? })

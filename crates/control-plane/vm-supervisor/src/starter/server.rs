@@ -248,17 +248,13 @@ impl Server {
                 let number = self.workers.installed_now().map_err(Problem::system)?;
                 Ok((Answer::Program(number), Vec::new()))
             }
-            Ask::Worker { program, frontend, placement } => {
+            Ask::Worker { program, frontend, placement, limit_pages } => {
                 self.allow_frontend(&frontend)?;
-                let (listener, page) = (files.next().ok_or_else(without)?, files.next());
-                let worker = NewWorker {
-                    frontend: &frontend,
-                    placement,
-                    // The worker joins its VM's cgroup.
-                    name: self.task.spec.name.as_str(),
-                    listener: listener.as_fd(),
-                    page: page.as_ref().map(AsFd::as_fd),
-                };
+                let files: Vec<OwnedFd> = files.collect();
+                // The worker joins its VM's cgroup.
+                let name = self.task.spec.name.as_str();
+                let worker = NewWorker::of_files(&frontend, placement, name, &files, limit_pages);
+                let worker = worker.map_err(Problem::system)?;
                 let born = self.workers.start(program, &worker).map_err(Problem::system)?;
                 Ok((Answer::Worker { pid: born.pid }, vec![born.socket, born.pidfd]))
             }

@@ -45,7 +45,7 @@ impl Activity {
             Self::Rekey(_) => Some(wait("the VM is moving to another key".to_owned())),
             Self::SnapshotChange(_) => Some(wait("a snapshot of the VM is being made or deleted".to_owned())),
             Self::DiskChange(changing) => {
-                Some(wait(format!("{} of the VM is being changed", changing.disk())))
+                Some(wait(format!("{} of the VM is being changed", changing.what())))
             }
             Self::SealDisk(sealing) => {
                 let problem = wait(format!("{} of the VM is being encrypted or decrypted", sealing.disk()));

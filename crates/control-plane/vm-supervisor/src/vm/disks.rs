@@ -1,4 +1,4 @@
-//! Adds, removes and grows disks of a running VM.
+//! Adds, removes, grows and limits disks of a running VM.
 //!
 //! The work has a thread of its own: keys are fetched, volumes are made and closed, and the guest
 //! takes its time to release a device. Each step that a later supervisor must know is sent to the
@@ -18,7 +18,8 @@ use strongroom_host::protocol::{
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_hypervisor::QmpError;
 use strongroom_hypervisor::qemu::{DeviceId, HotPlugError};
-use strongroom_types::VolumeSize;
+use strongroom_types::{IoLimits, VolumeSize};
+use strongroom_worker::supervise::LimitPage;
 
 use super::activity::Activity;
 use super::{Event, Vm, Volume};
@@ -45,9 +46,9 @@ pub(super) struct Changing {
 }
 
 impl Changing {
-    /// The disk of the change.
-    pub(super) fn disk(&self) -> &DiskName {
-        self.change.disk()
+    /// What changes, in words.
+    pub(super) fn what(&self) -> &str {
+        self.change.what()
     }
 
     #[cfg(test)]
@@ -89,6 +90,13 @@ pub enum DiskStep {
         /// The generation of its descriptor, as the process that serves it knows it.
         generation: u64,
     },
+    /// A disk has other limits, or all of them together if none is named.
+    Limited {
+        /// The disk.
+        disk: Option<DiskName>,
+        /// Its limits.
+        limits: IoLimits,
+    },
 }
 
 impl Vm {
@@ -116,6 +124,7 @@ impl Vm {
             run: self.run.clone(),
             keys: Arc::clone(&self.keys),
             starter: self.starter.clone(),
+            limits: Arc::clone(&self.limits),
             machine,
             events: self.events.clone(),
             wakes,
@@ -151,7 +160,7 @@ impl Vm {
                     }
                     _ => return Ok(()),
                 };
-                let name = change.disk();
+                let name = change.what();
                 let problem = Problem::new("running", format!("{name} of VM {} {why}", spec.name));
                 Err(problem.with_next_step("stop the VM first"))
             }
@@ -230,6 +239,21 @@ impl Vm {
                 spec.raise_generation(&disk, generation);
                 self.become_configured(&spec, layout)
             }
+            DiskStep::Limited { disk, limits } => {
+                spec.limit(disk.as_ref(), limits);
+                let told = self.become_configured(&spec, layout);
+                match (&told, &disk) {
+                    (Ok(()), Some(disk)) => {
+                        let volume = self.volumes.iter().find(|volume| volume.observed.disk == *disk);
+                        volume.and_then(|volume| volume.served.as_ref()).iter().for_each(|served| {
+                            served.limit(limits);
+                        });
+                    }
+                    (Ok(()), None) => self.limits.set(limits),
+                    (Err(_), _) => {}
+                }
+                told
+            }
             DiskStep::Leaves { disk } => {
                 spec.disks.retain(|known| known.name != disk);
                 layout.remove(&disk);
@@ -254,10 +278,10 @@ impl Vm {
     /// Ends a change.
     pub(super) fn disk_changed(&mut self, changed: Result<(), Problem>) {
         let Some(changing) = self.activity.end_disk_change() else { return };
-        let (vm, disk) = (&self.task.spec.name, changing.change.disk());
+        let (vm, what) = (&self.task.spec.name, changing.change.what());
         match &changed {
-            Ok(()) => tracing::info!("VM {vm}: {disk} is changed, as was asked for"),
-            Err(problem) => tracing::warn!("VM {vm}: {disk} is not changed: {problem}"),
+            Ok(()) => tracing::info!("VM {vm}: {what} is changed, as was asked for"),
+            Err(problem) => tracing::warn!("VM {vm}: {what} is not changed: {problem}"),
         }
         self.tell();
         let answer = self.answer_of_volumes(changing.request, changed.err());
@@ -279,6 +303,7 @@ struct Work {
     run: VmRunDirectory,
     keys: Arc<VmKeys>,
     starter: Starter,
+    limits: Arc<LimitPage>,
     machine: Machine,
     events: Sender<Event>,
     wakes: Receiver<()>,
@@ -311,6 +336,10 @@ impl Work {
                 grown.raise_generation(&disk, generation);
                 self.tell(DiskStep::Resized { disk: disk.clone(), size_bytes, generation })?;
                 disks::note_size(&self.keys, &grown, &disk, size_bytes)
+            }
+            DiskChange::Limit { disk, limits } => {
+                disks::note(&self.keys, spec, change)?;
+                self.tell(DiskStep::Limited { disk: disk.clone(), limits: *limits })
             }
         }
     }
@@ -347,7 +376,8 @@ impl Work {
     fn serve(&self, disk: &Disk, place: &Place) -> Result<ServedVolume, Problem> {
         // A disk that is added is whole.
         let changed_over = None;
-        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run, changed_over };
+        let (run, limits) = (&self.run, &self.limits);
+        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run, limits, changed_over };
         let supervisor = host.serve(&self.task.spec, disk, place.socket).map_err(|error| error.problem())?;
         let (events, socket) = (self.events.clone(), place.socket);
         let tell = move |news: VolumeNews| drop(events.send(Event::Volume(socket, news)));

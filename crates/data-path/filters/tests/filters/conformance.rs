@@ -8,9 +8,11 @@ use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::delay::{Delay, DelayDisk, Delays};
 use strongroom_filters::error::{ErrorDisk, Fault, Moment, Trigger};
 use strongroom_filters::mixed::Writes;
+use strongroom_filters::qos::{LimitPage, Limits, QosDisk};
 use strongroom_io::conformance::reorder::ReorderDisk;
 use strongroom_io::conformance::{Conformance, TestPayload};
 use strongroom_io::{Disk, IoError, Plain, Sealed};
+use strongroom_types::{Bandwidth, BandwidthLimit, IoLimits, Iops, IopsBurst, IopsLimit};
 
 /// Not whole blocks, and not whole MiB.
 const SIZE_BYTES: u64 = (5 << 20) + 1536;
@@ -89,6 +91,24 @@ fn delay_of_either_payload() {
     passes::<Sealed, _>(|| DelayDisk::new(memory(SIZE_BYTES), Delays::default(), 1));
 }
 
+/// With limits that hold most requests back for a moment.
+fn limited<P: TestPayload>(below: Arc<dyn Disk<P>>) -> QosDisk<P> {
+    let iops = IopsLimit { per_second: Iops::new(20_000).unwrap(), burst: Some(IopsBurst::new(1).unwrap()) };
+    let bandwidth = BandwidthLimit { bytes_per_second: Bandwidth::new(2 << 30).unwrap(), burst_bytes: None };
+    let limits =
+        [IoLimits { iops: Some(iops), bandwidth: None }, IoLimits { iops: None, bandwidth: Some(bandwidth) }];
+    let pages = limits.map(|limits| LimitPage::make(limits).unwrap());
+    QosDisk::new(below, Limits::of_pages(&pages).unwrap())
+}
+
+#[test]
+fn qos_of_either_payload() {
+    passes::<Sealed, _>(|| limited(memory(SIZE_BYTES)));
+    passes::<Plain, _>(|| limited(Arc::new(crypt(memory(SIZE_BYTES)))));
+    passes::<Sealed, _>(|| QosDisk::new(memory(SIZE_BYTES), Limits::none()));
+    passes_with_faults::<Plain, _>(|| limited(faulty(Arc::new(crypt(memory(SIZE_BYTES))))));
+}
+
 #[test]
 fn error_with_nothing_to_do() {
     let faults = [Fault::new(Trigger::Probability(0.0)), Fault::new(Trigger::Nth(u64::MAX))];
@@ -106,6 +126,10 @@ fn stacks_keep_their_promises_in_any_order() {
     passes::<Plain, _>(|| {
         let delayed = Arc::new(DelayDisk::new(clear_memory(SIZE_BYTES), delays(), 4));
         blocksize(Arc::new(CleartextDisk::new(delayed)), SIZE_BYTES, 512)
+    });
+    passes::<Plain, _>(|| {
+        let crypt = reordered(Arc::new(crypt(reordered(memory(SIZE_BYTES)))));
+        limited(Arc::new(blocksize(crypt, SIZE_BYTES, 1)))
     });
 }
 

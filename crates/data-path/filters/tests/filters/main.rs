@@ -8,5 +8,6 @@ mod crypt;
 mod instruments;
 mod park;
 mod properties;
+mod qos;
 mod support;
 mod switch;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use strongroom_filters::park::{ParkChannel, ParkDisk, Patience, TroubleBook};
+use strongroom_filters::qos::{Limits, QosChannel};
 use strongroom_io::{Disk, IoError, Plain, Thread};
 use strongroom_statistics::{Recorder, Recorders};
 use strongroom_types::SECTOR_BYTES;
@@ -20,10 +21,16 @@ pub const CONFIG_BYTES: usize = 60;
 /// The offset at which the driver sets whether the disk caches writes.
 const WRITEBACK_OFFSET: usize = 32;
 
+/// A queue's channel to the disk.
+pub type QueueChannel = QosChannel<Plain, ParkChannel>;
+
 /// A disk, as one guest sees it. Shared by its queues.
 pub struct Device {
     /// A virtio disk has no status for a full datastore, so requests that find no room wait.
     disk: Arc<ParkDisk>,
+    /// The limits of its queues' requests. They are above the waiting for room, so that a request
+    /// that is repeated for want of room is spent once.
+    limits: Limits,
     serial: [u8; SERIAL_BYTES],
     queues: u16,
     /// The recorders of its queues' requests.
@@ -41,18 +48,19 @@ impl Device {
         queues: u16,
         book: Arc<TroubleBook>,
         recorders: Recorders,
+        limits: Limits,
     ) -> Self {
         let disk = Arc::new(ParkDisk::new(disk, Patience::UntilThereIsRoom, book));
         let mut padded = [0; SERIAL_BYTES];
         padded.iter_mut().zip(serial.bytes()).for_each(|(to, from)| *to = from);
-        Self { disk, serial: padded, queues, recorders, writeback: AtomicBool::new(true) }
+        Self { disk, limits, serial: padded, queues, recorders, writeback: AtomicBool::new(true) }
     }
 
     /// The same disk for another guest, in the state that a new driver expects.
     pub fn for_another(&self) -> Self {
-        let Self { disk, serial, queues, recorders, .. } = self;
-        let (disk, recorders) = (Arc::clone(disk), recorders.clone());
-        Self { disk, serial: *serial, queues: *queues, recorders, writeback: AtomicBool::new(true) }
+        let Self { disk, limits, serial, queues, recorders, .. } = self;
+        let (disk, limits, recorders) = (Arc::clone(disk), limits.clone(), recorders.clone());
+        Self { disk, limits, serial: *serial, queues: *queues, recorders, writeback: AtomicBool::new(true) }
     }
 
     /// The disk.
@@ -61,8 +69,9 @@ impl Device {
     }
 
     /// Opens a queue's channel to it.
-    pub fn open_channel(&self, thread: &Thread) -> Result<ParkChannel, IoError> {
-        self.disk.open_channel(thread, IOS_IN_FLIGHT_MAX)
+    pub fn open_channel(&self, thread: &Thread) -> Result<QueueChannel, IoError> {
+        let below = self.disk.open_channel(thread, IOS_IN_FLIGHT_MAX)?;
+        Ok(QosChannel::new(below, thread, self.limits.clone(), IOS_IN_FLIGHT_MAX))
     }
 
     /// Claims a recorder for a queue's requests.
@@ -216,7 +225,14 @@ mod tests {
             discards: true,
         };
         let book = Arc::new(TroubleBook::new());
-        Device::new(Arc::new(Sized(limits)), "a serial number that is too long", 2, book, Recorders::none())
+        Device::new(
+            Arc::new(Sized(limits)),
+            "a serial number that is too long",
+            2,
+            book,
+            Recorders::none(),
+            strongroom_filters::qos::Limits::none(),
+        )
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use strongroom_filters::park::TroubleBook;
+use strongroom_filters::qos::Limits;
 use strongroom_io::{Disk, IoError, Plain, Waker};
 use strongroom_ring::{Job, Lanes};
 use strongroom_statistics::Recorders;
@@ -46,6 +47,8 @@ pub struct VhostUserConfig {
     pub book: Arc<TroubleBook>,
     /// The recorders of queues' requests.
     pub recorders: Recorders,
+    /// The limits of queues' requests.
+    pub limits: Limits,
 }
 
 impl VhostUserConfig {
@@ -57,6 +60,7 @@ impl VhostUserConfig {
             drain_timeout: DRAIN_TIMEOUT,
             book: Arc::default(),
             recorders: Recorders::none(),
+            limits: Limits::none(),
         }
     }
 
@@ -328,7 +332,8 @@ impl Foundation {
             return Err(StartError::Lanes { needed, idle });
         }
         let (book, recorders) = (Arc::clone(&config.book), config.recorders.clone());
-        let device = Arc::new(Device::new(disk, &config.serial, config.queues_max, book, recorders));
+        let (serial, queues, limits) = (&config.serial, config.queues_max, config.limits.clone());
+        let device = Arc::new(Device::new(disk, serial, queues, book, recorders, limits));
         Ok(Self { device, activity: Arc::new(activity), lanes })
     }
 

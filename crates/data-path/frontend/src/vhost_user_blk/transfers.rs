@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use strongroom_filters::park::ParkChannel;
 use strongroom_io::{Channel, Done, InFlight, Io, IoError, Plain, Request, Slot, TRANSFER_BYTES_MAX};
 use strongroom_memory::{GuestAddress, Segment};
 use strongroom_ring::points;
@@ -17,7 +16,7 @@ use strongroom_statistics::{ErrorKind, Operation, Recorder};
 use strongroom_types::{Extent, SECTOR_BYTES};
 
 use super::chain::{Chain, Run, take_first, take_last, total_bytes};
-use super::device::Device;
+use super::device::{Device, QueueChannel};
 use super::pending::{Outcome, Pending, Status, answer, first_piece};
 use super::protocol::{
     DISCARD_SECTORS_MAX, DISCARD_SEGMENTS_MAX, IOS_IN_FLIGHT_MAX, WRITE_ZEROES_UNMAP, block_request as kind,
@@ -40,7 +39,7 @@ pub struct Transfers {
     device: Arc<Device>,
     /// The features that the driver agreed on.
     features: u64,
-    channel: ParkChannel,
+    channel: QueueChannel,
     recorder: Recorder,
     /// The time at which the present requests are taken or answered; the clock is read once for all
     /// of them.
@@ -65,7 +64,7 @@ pub struct Transfers {
 
 impl Transfers {
     /// Transfers on a channel of the device.
-    pub fn new(device: Arc<Device>, features: u64, channel: ParkChannel) -> Self {
+    pub fn new(device: Arc<Device>, features: u64, channel: QueueChannel) -> Self {
         let limits = device.disk().limits();
         let piece_bytes = limits.transfer_bytes_max.clamp(limits.block_bytes.max(1), TRANSFER_BYTES_MAX);
         Self {
@@ -98,10 +97,11 @@ impl Transfers {
         self.unsent_bytes
     }
 
-    /// Ends all waiting for room, because the queue ends.
+    /// Ends all waiting for room, and for limits, because the queue ends.
     pub fn give_up(&mut self, unfinished: Unfinished) {
         self.without_room = Some(unfinished);
-        self.channel.give_up();
+        self.channel.hasten();
+        self.channel.below_mut().give_up();
     }
 
     /// Whether no request is in the disk or waits for it.

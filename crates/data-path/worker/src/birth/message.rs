@@ -21,7 +21,7 @@ pub const FORMATS: Formats = Formats { oldest: 1, newest: 2 };
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Confine yourself and make your threads. Files: the listening socket, then the lease of the
-    /// user and the statistics page, if there are any.
+    /// user, the statistics page and the pages of limits, as far as there are any.
     Start(Start),
     /// Take the keys. Each epoch's key follows in a separate packet.
     Keys(Keys),
@@ -101,6 +101,9 @@ pub enum Report {
         /// Whether it can put a new top on the volume while it serves.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         changes_top: bool,
+        /// Whether it keeps requests within the limits in its pages.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        keeps_limits: bool,
     },
     /// The keys have arrived, and the ciphers are set up.
     Keyed,
@@ -166,6 +169,19 @@ pub struct Start {
     /// does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<u32>,
+    /// The pages of its limits, if there are any. A program that does not know this field limits
+    /// nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitPages>,
+}
+
+/// The pages in which a supervisor sets limits, and workers record what they have spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitPages {
+    /// Their layout. A program that does not know it limits nothing.
+    pub layout: u32,
+    /// How many there are: the volume's own, and its VM's.
+    pub count: usize,
 }
 
 /// What clients speak.
@@ -296,8 +312,9 @@ mod tests {
         r#"{"format":2,"message":"withdraw_top"}"#,
     ];
 
-    const TOP_REPORTS_2: [&str; 5] = [
+    const TOP_REPORTS_2: [&str; 6] = [
         r#"{"format":2,"message":{"ready":{"program":"0.1.0","changes_top":true}}}"#,
+        r#"{"format":2,"message":{"ready":{"program":"0.1.0","changes_top":true,"keeps_limits":true}}}"#,
         r#"{"format":2,"message":"top_prepared"}"#,
         r#"{"format":2,"message":"frozen"}"#,
         r#"{"format":2,"message":{"top_changed":{"former":{"size_bytes":4608,"provisioning":"thick","read_only":false,"write_epoch":1}}}}"#,
@@ -314,9 +331,12 @@ mod tests {
     /// On a machine with several NUMA nodes.
     const START_PLACED_2: &str = r#"{"format":2,"message":{"start":{"frontend":{"vhost_user":{"serial":"vm1","queues_max":16}},"user":null,"placement":{"vm_node":1,"device":{"major":259,"minor":3}}}}}"#;
 
+    /// With the limits of the volume and of its VM.
+    const START_LIMITED_2: &str = r#"{"format":2,"message":{"start":{"frontend":{"vhost_user":{"serial":"vm1","queues_max":16}},"user":null,"limits":{"layout":1,"count":2}}}}"#;
+
     #[test]
     fn messages_are_written_as_they_are_read() {
-        let orders_2 = [SERVE_2, SERVE_CHAIN_2, SERVE_MEMORY_2, START_PLACED_2];
+        let orders_2 = [SERVE_2, SERVE_CHAIN_2, SERVE_MEMORY_2, START_PLACED_2, START_LIMITED_2];
         for text in ORDERS_1.into_iter().chain(orders_2).chain(TOP_2) {
             let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);

@@ -45,5 +45,5 @@
 mod message;
 mod socket;
 
-pub use message::{FORMATS, Frontend, Keys, Order, Report, Start, Tls};
+pub use message::{FORMATS, Frontend, Keys, LimitPages, Order, Report, Start, Tls};
 pub use socket::{BirthError, BirthSocket, FILES_MAX, MESSAGE_BYTES_MAX};

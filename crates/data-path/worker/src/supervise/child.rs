@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::Value;
 use strongroom_datastore::file::{Deks, OpenLayer};
+use strongroom_filters::qos::LimitPage;
 use strongroom_memory::secret::SecretBytes;
 use strongroom_statistics::Page;
 use thiserror::Error;
@@ -46,6 +47,8 @@ pub struct Birthright {
     pub name: String,
     /// Its placement, on a machine with several NUMA nodes.
     pub placement: Option<Placement>,
+    /// The pages of its limits, the volume's own first.
+    pub limits: Vec<Arc<LimitPage>>,
 }
 
 /// The reasons why a worker did not follow an order.
@@ -171,7 +174,13 @@ impl WorkerProcess {
             worker.socket.send_secret(key).map_err(|error| worker.explained(error))?;
         }
         match worker.await_report(READY_WITHIN)? {
-            (Report::Ready { program, changes_top }, _) => {
+            (Report::Ready { program, changes_top, keeps_limits }, _) => {
+                if !keeps_limits && birthright.limits.iter().any(|page| !page.limits().is_none()) {
+                    tracing::warn!(
+                        "the program {program} is too old for limits, and {} has none",
+                        birthright.name
+                    );
+                }
                 (worker.program, worker.changes_top) = (program, changes_top);
             }
             (other, _) => return Err(unexpected(other)),

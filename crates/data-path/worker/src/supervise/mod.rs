@@ -41,10 +41,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use strongroom_confine::SandboxError;
 use strongroom_datastore::file::{Access, DatastoreError, Deks, NewSnapshot, OpenLayer, VolumeHead};
+use strongroom_filters::qos::Throttled;
 use strongroom_frontend::listen::{Address, Listener};
 use strongroom_keys::{Keyring, RevokedHow};
-use strongroom_statistics::Page;
-use strongroom_types::VolumeSize;
+use strongroom_statistics::{Page, Snapshot};
+use strongroom_types::{IoLimits, VolumeSize};
 use thiserror::Error;
 
 use self::child::{ChildError, WorkerProcess};
@@ -65,6 +66,7 @@ pub use self::program::Program;
 pub use self::quarters::Quarters;
 pub use self::starter::{Born, NewWorker, ProgramNumber, StartsWorkers, WorkerStarter, Workers};
 pub use self::starter_process::{StarterBirth, StarterProcess, confine, serve as serve_starter};
+pub use strongroom_filters::qos::LimitPage;
 
 /// The time that a worker may take to drain and flush, beyond twice the time that its frontend
 /// gives its clients.
@@ -153,6 +155,31 @@ impl std::fmt::Debug for Supervisor {
     }
 }
 
+/// Makes the page of the limits of a volume, or of a VM.
+///
+/// # Errors
+/// If there is no memory for it. A volume is never served without its limits.
+pub fn limit_page(limits: IoLimits) -> Result<Arc<LimitPage>, SuperviseError> {
+    let page = LimitPage::make(limits);
+    Ok(Arc::new(page.map_err(|error| SuperviseError::Start(format!("its limits cannot be kept: {error}")))?))
+}
+
+/// What the workers of a volume count; it can be read at any time.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    page: Arc<Page>,
+    limits: Option<Arc<LimitPage>>,
+}
+
+impl Counters {
+    /// Reads the counters.
+    pub fn read(&self) -> Snapshot {
+        let throttled = self.limits.as_ref().map(|limits| limits.throttled()).unwrap_or_default();
+        let Throttled { requests: throttled_requests, time_ns: throttled_ns } = throttled;
+        Snapshot { throttled_requests, throttled_ns, ..self.page.read() }
+    }
+}
+
 #[derive(Debug)]
 enum Phase {
     Serving(WorkerProcess),
@@ -229,10 +256,15 @@ impl Supervisor {
         }
     }
 
-    /// The page in which all workers count client requests; it can be read at any time. `None` if
-    /// there was no memory for it.
-    pub fn page(&self) -> Option<Arc<Page>> {
-        self.page.clone()
+    /// What all workers count of client requests. `None` if there was no memory for it.
+    pub fn counters(&self) -> Option<Counters> {
+        let page = Arc::clone(self.page.as_ref()?);
+        Some(Counters { page, limits: self.limits() })
+    }
+
+    /// The page of the volume's own limits, in which they can be changed at any time.
+    pub fn limits(&self) -> Option<Arc<LimitPage>> {
+        self.exposure.birthright.limits.first().cloned()
     }
 
     /// The volume's seal, for the supervisor of the VM that it belongs to.
@@ -347,8 +379,8 @@ impl Supervisor {
             Request::Resize { size_bytes, least_generation } => {
                 Some(self.resize(size_bytes, least_generation))
             }
-            Request::Statistics => Some(match &self.page {
-                Some(page) => Answer::Statistics(Box::new(page.read())),
+            Request::Statistics => Some(match self.counters() {
+                Some(counters) => Answer::Statistics(Box::new(counters.read())),
                 None => Answer::Refused {
                     code: "not_counted".to_owned(),
                     message: "its requests are not counted".to_owned(),

@@ -14,13 +14,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use strongroom_confine::UidLease;
+use strongroom_filters::qos;
 use strongroom_statistics::{LAYOUT, Page};
 
 use super::Birthright;
 use super::program::Program;
 use super::quarters::{Place, Quarters};
 use super::said::Said;
-use crate::birth::{BirthSocket, Frontend, Order, Start};
+use crate::birth::{BirthSocket, Frontend, LimitPages, Order, Start};
 use crate::placement::Placement;
 
 /// The parameters of a new worker.
@@ -36,6 +37,41 @@ pub struct NewWorker<'a> {
     pub listener: BorrowedFd<'a>,
     /// Its statistics page, in this program's layout.
     pub page: Option<BorrowedFd<'a>>,
+    /// The pages of its limits, in this program's layout.
+    pub limits: Vec<BorrowedFd<'a>>,
+}
+
+impl<'a> NewWorker<'a> {
+    /// The files that a request for a worker carries to another process.
+    pub fn files(&self) -> Vec<BorrowedFd<'a>> {
+        std::iter::once(self.listener).chain(self.page).chain(self.limits.iter().copied()).collect()
+    }
+
+    /// The worker of a request with these [`files`](Self::files), the last `limit_pages` of which
+    /// are those of its limits.
+    ///
+    /// # Errors
+    /// If there are other files.
+    pub fn of_files(
+        frontend: &'a Frontend,
+        placement: Option<Placement>,
+        name: &'a str,
+        files: &'a [OwnedFd],
+        limit_pages: usize,
+    ) -> io::Result<Self> {
+        let wrong = || io::Error::other("a worker was asked for with other files than it gets");
+        let (listener, pages) = files.split_first().ok_or_else(wrong)?;
+        let page_count = pages.len().checked_sub(limit_pages).filter(|count| *count <= 1);
+        let (page, limits) = pages.split_at(page_count.ok_or_else(wrong)?);
+        Ok(Self {
+            frontend,
+            placement,
+            name,
+            listener: listener.as_fd(),
+            page: page.first().map(AsFd::as_fd),
+            limits: limits.iter().map(AsFd::as_fd).collect(),
+        })
+    }
 }
 
 /// A worker that was sent [`Order::Start`].
@@ -98,9 +134,10 @@ impl Workers {
         listener: BorrowedFd<'_>,
         page: Option<&Page>,
     ) -> io::Result<Born> {
-        let Birthright { frontend, name, placement, .. } = birthright;
+        let Birthright { frontend, name, placement, limits, tls_key: _ } = birthright;
         let (placement, page) = (*placement, page.map(AsFd::as_fd));
-        self.starter.start(self.program, &NewWorker { frontend, placement, name, listener, page })
+        let limits = limits.iter().map(|page| page.as_fd()).collect();
+        self.starter.start(self.program, &NewWorker { frontend, placement, name, listener, page, limits })
     }
 }
 
@@ -190,9 +227,12 @@ impl StartsWorkers for WorkerStarter {
         let place = self.quarters.admit(process, worker.name);
         let (frontend, placement) = (worker.frontend.clone(), worker.placement);
         let (user, statistics) = (place.user().map(UidLease::user), worker.page.map(|_| LAYOUT));
-        let start = Order::Start(Start { frontend, user, placement, statistics });
+        let count = worker.limits.len();
+        let limits = (count > 0).then_some(LimitPages { layout: qos::LAYOUT, count });
+        let start = Order::Start(Start { frontend, user, placement, statistics, limits });
         let lease = place.user().map(AsFd::as_fd);
-        let files: Vec<_> = std::iter::once(worker.listener).chain(lease).chain(worker.page).collect();
+        let files = std::iter::once(worker.listener).chain(lease).chain(worker.page);
+        let files: Vec<_> = files.chain(worker.limits.iter().copied()).collect();
         // If it has ended already, that is noticed later.
         let _ = socket.send(&start, &files);
         let pid = child.id();

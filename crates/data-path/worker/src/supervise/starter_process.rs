@@ -55,11 +55,13 @@ pub struct StarterBirth {
 #[derive(Debug, Serialize, Deserialize)]
 enum Ask {
     InstalledProgram,
-    /// The listening socket is attached, and the statistics page, if there is one.
+    /// The listening socket is attached, the statistics page, if there is one, and the pages of
+    /// its limits.
     Worker {
         program: ProgramNumber,
         frontend: Frontend,
         placement: Option<Placement>,
+        limit_pages: usize,
     },
     Ended {
         pid: u32,
@@ -158,8 +160,8 @@ impl StartsWorkers for StarterProcess {
 
     fn start(&self, program: ProgramNumber, worker: &NewWorker<'_>) -> io::Result<Born> {
         let (frontend, placement) = (worker.frontend.clone(), worker.placement);
-        let files: Vec<_> = std::iter::once(worker.listener).chain(worker.page).collect();
-        match self.ask(&Ask::Worker { program, frontend, placement }, &files)? {
+        let limit_pages = worker.limits.len();
+        match self.ask(&Ask::Worker { program, frontend, placement, limit_pages }, &worker.files())? {
             (Answer::Worker { pid }, files) => match <[OwnedFd; 2]>::try_from(files) {
                 Ok([socket, pidfd]) => Ok(Born { pid, pidfd, socket }),
                 Err(_) => Err(io::Error::other("what starts workers gave no files")),
@@ -237,12 +239,8 @@ fn answer(
     let done = |answer| Ok((answer, Vec::new()));
     match ask {
         Ask::InstalledProgram => done(Answer::Program(starter.installed_now()?)),
-        Ask::Worker { program, frontend, placement } => {
-            let [listener, page @ ..] = files.as_slice() else {
-                return Err(io::Error::other("a worker was asked for without a socket to listen at"));
-            };
-            let (listener, page) = (listener.as_fd(), page.first().map(AsFd::as_fd));
-            let worker = NewWorker { frontend: &frontend, placement, name, listener, page };
+        Ask::Worker { program, frontend, placement, limit_pages } => {
+            let worker = NewWorker::of_files(&frontend, placement, name, &files, limit_pages)?;
             let Born { pid, pidfd, socket } = starter.start(program, &worker)?;
             Ok((Answer::Worker { pid }, vec![socket, pidfd]))
         }

@@ -41,7 +41,7 @@ fn a_worker() {
             Order::Start(start) => {
                 page = start.statistics.and_then(|_| files.into_iter().next_back());
                 let changes_top = behaviour.starts_with(new_tops::CHANGES);
-                Report::Ready { program: behaviour.clone(), changes_top }
+                Report::Ready { program: behaviour.clone(), changes_top, keeps_limits: true }
             }
             Order::Keys(Keys::Epochs(epochs)) => {
                 assert!(epochs.iter().all(|_| socket.receive_secret().unwrap().len() == 64));

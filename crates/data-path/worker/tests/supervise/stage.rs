@@ -156,6 +156,7 @@ pub fn supervisor(
             tls_key: None,
             name: "vm1".to_owned(),
             placement: None,
+            limits: Vec::new(),
         },
         workers: Workers::of(Arc::new(WorkerStarter::new(
             Program::at(&directory.join("program"), arguments).unwrap(),

@@ -23,6 +23,7 @@ use crate::service::Service;
 use crate::study::SubjectError;
 use crate::vhost_user::front_end::{FrontEnd, FrontEndError};
 use crate::vhost_user::guest::Pages;
+use crate::vhost_user::prepared::Lengths;
 
 /// How long QEMU may derive a key, in milliseconds; the derivation is not measured.
 const DERIVATION_MS: u32 = 100;
@@ -236,7 +237,7 @@ impl Disks {
             Use::Map => (Pattern { block_bytes: BLOCK_BYTES as u32, depth: 32, ..FILLING }, 2),
             _ => (FILLING, 1),
         };
-        let guests = Guests { queues: 1, pages: Pages::Huge, spin: Duration::ZERO };
+        let guests = Guests { queues: 1, pages: Pages::Huge, spin: Duration::ZERO, lengths: Lengths::Same };
         let connect = |socket: &Path| connect(socket, pattern, guests);
         let front_end = service.connect(&self.stop, connect)?;
         let filled = GuestLoad::new(vec![front_end], pattern, guests, Arc::clone(&self.stop))

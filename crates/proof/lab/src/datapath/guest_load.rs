@@ -20,7 +20,7 @@ use super::queue_load::{Asked, Phase, Progress, QueueLoad};
 use crate::latency::Latencies;
 use crate::vhost_user::front_end::{FrontEnd, FrontEndError, Settings};
 use crate::vhost_user::guest::Pages;
-use crate::vhost_user::prepared::PreparedError;
+use crate::vhost_user::prepared::{Lengths, PreparedError};
 
 /// The period of checking for a signal.
 const SIGNAL_PERIOD: Duration = Duration::from_millis(200);
@@ -86,6 +86,8 @@ pub struct Guests {
     pub pages: Pages,
     /// How long a queue's thread polls for answers before it sleeps.
     pub spin: Duration,
+    /// How long their requests are.
+    pub lengths: Lengths,
 }
 
 /// A moment of a run, at which the load goes on.
@@ -157,7 +159,7 @@ impl GuestLoad {
                 Order::Sequential => u64::from(guests.queues).min(disk_blocks),
             };
             for index in 0..guests.queues {
-                let queue = front_end.prepare(index, pattern.block_bytes)?;
+                let queue = front_end.prepare(index, pattern.block_bytes, guests.lengths)?;
                 let blocks = disk_blocks / shares;
                 let first_block = u64::from(index) % shares * blocks;
                 queues.push(QueueLoad::new(queue, first_block, blocks, queues.len() as u64)?);

@@ -97,7 +97,6 @@ impl QueueLoad {
                 self.queue.publish()?;
             }
             if free.len() == depth {
-                count.counted.bytes = count.counted.operations * u64::from(pattern.block_bytes);
                 return Ok(count.counted);
             }
             self.queue.take_answered(&mut answered)?;
@@ -111,6 +110,7 @@ impl QueueLoad {
                 let now = Instant::now();
                 for slot in &answered {
                     count.counted.latencies.record(now - sent[usize::from(*slot)]);
+                    count.counted.bytes += u64::from(self.queue.content_bytes(*slot));
                 }
                 count.counted.operations += answered.len() as u64;
             }

@@ -16,6 +16,7 @@ use crate::programs::ProgramError;
 use crate::service::Service;
 use crate::study::{Disk, Metric, Sample, Session, Subject, SubjectError, Watch};
 use crate::vhost_user::guest::Pages;
+use crate::vhost_user::prepared::Lengths;
 
 /// The first bytes from an NBD server (the protocol's `NBDMAGIC`).
 const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
@@ -170,7 +171,7 @@ impl<'study> ServedDisks<'study> {
     }
 
     pub(super) fn guests(&self, queues: u16) -> Guests {
-        Guests { queues, pages: self.pages, spin: self.spin }
+        Guests { queues, pages: self.pages, spin: self.spin, lengths: Lengths::Same }
     }
 
     fn open_for_guests(&self, task: Task) -> Result<GuestSession<'_>, SubjectError> {

@@ -18,6 +18,7 @@ use crate::first_writes::session::{BLOCK_BYTES, Session as Guest};
 use crate::service::Service;
 use crate::study::{Baseline, Disk, Metric, ReportSettings, Session, Study, Subject, SubjectError, Workload};
 use crate::vhost_user::guest::Pages;
+use crate::vhost_user::prepared::Lengths;
 
 /// The layers of a chain, with the top.
 pub const DEPTH: u32 = 8;
@@ -77,7 +78,8 @@ impl Workload for GuestWorkload {
 }
 
 /// Guests as QEMU has them.
-pub(super) const GUESTS: Guests = Guests { queues: 1, pages: Pages::Huge, spin: Duration::ZERO };
+pub(super) const GUESTS: Guests =
+    Guests { queues: 1, pages: Pages::Huge, spin: Duration::ZERO, lengths: Lengths::Same };
 
 /// The study, with its disks made and written.
 pub fn study<'study>(

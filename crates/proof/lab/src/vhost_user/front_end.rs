@@ -20,7 +20,7 @@ use super::connection::{Connection, ConnectionError, RingAddresses, RingFile};
 use super::disk_config::DiskConfig;
 use super::guest::{Guest, Pages};
 use super::inflight::InflightArea;
-use super::prepared::{PreparedError, PreparedQueue, PreparedShape};
+use super::prepared::{Lengths, PreparedError, PreparedQueue, PreparedShape};
 use super::protocol::{device_status, feature, protocol_feature};
 use super::queue::{Queue, QueueError, SLOT_META_BYTES, Slot};
 use super::ring::{DriverRing, RingPlace};
@@ -289,14 +289,20 @@ impl FrontEnd {
     }
 
     /// A driver for an idle queue, which from then on replaces the one in [`Self::queues`].
-    pub fn prepare(&self, index: u16, content_bytes: u32) -> Result<PreparedQueue, FrontEndError> {
+    pub fn prepare(
+        &self,
+        index: u16,
+        content_bytes: u32,
+        lengths: Lengths,
+    ) -> Result<PreparedQueue, FrontEndError> {
         if self.features & feature::RING_INDIRECT_DESC == 0 {
             return Err(FrontEndError::NotOffered("indirect descriptors"));
         }
         let (metas, contents) = self.slot_memory(index);
         let queue = &self.queues[usize::from(index)];
         let step_bytes = self.settings.slot_content_bytes;
-        let shape = PreparedShape { depth: self.settings.depth, metas, contents, step_bytes, content_bytes };
+        let depth = self.settings.depth;
+        let shape = PreparedShape { depth, metas, contents, step_bytes, content_bytes, lengths };
         Ok(PreparedQueue::new(self.guest.memory(), self.new_ring(index), queue, shape)?)
     }
 

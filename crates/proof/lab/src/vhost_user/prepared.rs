@@ -70,6 +70,27 @@ impl From<strongroom_memory::GuestError> for PreparedError {
     }
 }
 
+/// How long the requests of a queue are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lengths {
+    /// All are as long as the longest.
+    #[default]
+    Same,
+    /// A quarter are as long as the longest, and the others a quarter, a 16th and a 64th of that,
+    /// but no shorter than 4 KiB.
+    Mixed,
+}
+
+impl Lengths {
+    /// Bytes of the request in a slot.
+    pub fn of_slot(self, slot: u16, longest_bytes: u32) -> u32 {
+        match self {
+            Self::Same => longest_bytes,
+            Self::Mixed => (longest_bytes >> (2 * (slot % 4))).max(longest_bytes.min(4096)),
+        }
+    }
+}
+
 /// The layout of a queue's requests.
 #[derive(Clone, Copy, Debug)]
 pub struct PreparedShape {
@@ -81,8 +102,10 @@ pub struct PreparedShape {
     pub contents: GuestAddress,
     /// The distance between two requests' content, in bytes.
     pub step_bytes: u64,
-    /// Bytes transferred by each request.
+    /// Bytes transferred by the longest request.
     pub content_bytes: u32,
+    /// How long the others are.
+    pub lengths: Lengths,
 }
 
 /// A queue of prepared requests.
@@ -127,7 +150,7 @@ impl PreparedQueue {
     }
 
     fn prepare(&self, slot: u16) -> Result<(), PreparedError> {
-        let content: Run = (self.content(slot), self.shape.content_bytes);
+        let content: Run = (self.content(slot), self.content_bytes(slot));
         for (kind, type_number) in [(Kind::Read, block_request::IN), (Kind::Write, block_request::OUT)] {
             let header = self.meta(slot, HEADERS_AT[kind as usize]);
             self.memory.write(header, &u128::from(type_number).to_le_bytes())?;
@@ -145,6 +168,11 @@ impl PreparedQueue {
 
     fn meta(&self, slot: u16, offset: u64) -> GuestAddress {
         GuestAddress(self.shape.metas.0 + u64::from(slot) * STEP_BYTES + offset)
+    }
+
+    /// Bytes that a slot's request transfers.
+    pub fn content_bytes(&self, slot: u16) -> u32 {
+        self.shape.lengths.of_slot(slot, self.shape.content_bytes)
     }
 
     fn content(&self, slot: u16) -> GuestAddress {

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use strongroom_api::ErrorBody;
 use strongroom_api::task::Task;
-use strongroom_api::vm::{AddDisk, EncryptDisk, PowerOptions, ResizeDisk};
+use strongroom_api::vm::{AddDisk, EncryptDisk, PowerOptions, ResizeDisk, SetLimits};
 
 use super::super::Api;
 use super::super::ask::{Named, Wish};
@@ -48,6 +48,34 @@ pub async fn vm_resize_disk(
 ) -> Accepted {
     let task =
         blocking(api, move |control| control.resize_disk(&wish.caller, &vm, &disk, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Sets the limits of a disk's requests, which replace those that it has: a limit that is absent
+/// ends. The guest of a running VM goes on, and the limits hold within a tenth of a second.
+#[utoipa::path(patch, path = "/v1/vms/{vm}/disks/{disk}/limits", operation_id = "vm_limit_disk", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
+    request_body = SetLimits,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_limit_disk(
+    State(api): State<Api>,
+    Named((vm, disk)): Named<(String, String)>,
+    wish: Wish<SetLimits>,
+) -> Accepted {
+    let task =
+        blocking(api, move |control| control.limit_disk(&wish.caller, &vm, Some(&disk), wish.body.limits))
+            .await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Sets the limits of the requests of all disks of a VM together, beside those of each disk. They
+/// replace those that it has: a limit that is absent ends.
+#[utoipa::path(patch, path = "/v1/vms/{vm}/limits", operation_id = "vm_limit", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = SetLimits,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_limit(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<SetLimits>) -> Accepted {
+    let task =
+        blocking(api, move |control| control.limit_disk(&wish.caller, &vm, None, wish.body.limits)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

@@ -66,6 +66,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_ticket))
         .routes(routes!(disks::vm_add_disk))
         .routes(routes!(disks::vm_remove_disk, disks::vm_resize_disk))
+        .routes(routes!(disks::vm_limit_disk))
+        .routes(routes!(disks::vm_limit))
         .routes(routes!(disks::vm_encrypt_disk))
         .routes(routes!(disks::vm_decrypt_disk))
         .routes(routes!(vms::vm_import_disk))
