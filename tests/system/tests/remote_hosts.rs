@@ -93,7 +93,7 @@ impl<'test> Machine<'test> {
         serve
     }
 
-    /// Asks hostd of the second machine with the certificate in a directory. Returns what curl says.
+    /// Asks hostd of the second machine with the certificate in a directory, through curl.
     fn asks_second(&self, identity: &str) -> Finished {
         self.program.run_shell(&self.script(&format!(
             "curl --silent --show-error --max-time 20 --insecure --cert {identity}/cert.pem --key {identity}/key.pem \

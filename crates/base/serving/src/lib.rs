@@ -9,8 +9,8 @@
 //! | `exchange` | one HTTP request over a connection, for clients (feature `http`) |
 //!
 //! The control plane's API, the key server's enrolment and administration, its KMIP port, and
-//! hostd's control socket and port use this crate. Each chooses its limits; none implements accepting,
-//! handshakes or draining itself.
+//! hostd's control socket and port use this crate. Each chooses its limits; none implements
+//! accepting, handshakes or draining itself.
 #![forbid(unsafe_code)]
 
 mod connections;

@@ -27,8 +27,8 @@
 //!   creating what already exists as requested, starting the generation that runs, stopping a
 //!   stopped VM, making a dump that this operation has made, and deleting what is gone.
 //! - A request states its sender's [`Term`] and format in its head. An order is every request but
-//!   `GET`, `check` and `readings`; it is refused if its term is less than the greatest one that the
-//!   host has seen. The host stores a greater term durably before it acts.
+//!   `GET`, `check` and `readings`. It is refused if its term is less than the greatest one that
+//!   the host has seen. The host stores a greater term durably before it acts.
 //! - A host states the formats that it reads ([`FORMATS`]); a client writes one of them.
 //! - Paths are those of the host. What a client learns from them it asks the host.
 //! - Nothing here is secret. Grants are useless on another host, and are kept out of logs all the
