@@ -284,6 +284,7 @@ impl fmt::Display for Quota {
 #[serde(deny_unknown_fields)]
 pub struct SetFolder {
     /// Its quota, in place of the one that it has.
+    #[serde(deserialize_with = "crate::object_only::object_only")]
     pub quota: Quota,
 }
 
@@ -506,6 +507,7 @@ pub struct ChainBreak {
 #[serde(deny_unknown_fields)]
 pub struct AccessLogHead {
     /// The number of the last entry.
+    #[schema(maximum = 9223372036854775807_i64)]
     pub id: u64,
     /// SHA-256 of that entry as the control plane keeps it, in hexadecimal.
     #[schema(min_length = 64, max_length = 64, pattern = "^[0-9a-f]{64}$")]

@@ -28,6 +28,7 @@ pub mod key;
 pub mod limits;
 mod name;
 mod object;
+mod object_only;
 mod operations;
 mod page;
 pub mod policy;

@@ -169,6 +169,7 @@ pub struct ResizeDisk {
 #[serde(deny_unknown_fields)]
 pub struct SetLimits {
     /// The limits, which replace those before: one that is absent ends.
+    #[serde(deserialize_with = "crate::object_only::object_only")]
     pub limits: IoLimits,
 }
 

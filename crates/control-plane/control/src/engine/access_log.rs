@@ -7,7 +7,7 @@ use strongroom_api::access::{
 use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::limits::{
     ACCESS_LOG_HEADS_MAX, ACCESS_LOG_KEEP_MAX_S, ACCESS_LOG_KEEP_MIN_S, ACCESS_LOG_ROOM_MAX_BYTES,
-    ACCESS_LOG_ROOM_MIN_BYTES,
+    ACCESS_LOG_ROOM_MIN_BYTES, EVENT_NUMBER_MAX,
 };
 use strongroom_api::{ObjectKind, ObjectRef, Problem, WhenFull};
 use strongroom_types::{counted, display_bytes, hex};
@@ -70,6 +70,10 @@ impl Control {
         let is_hash = |head: &AccessLogHead| hex::decode_array::<HASH_BYTES>(&head.hash).is_some();
         if let Some(wrong) = wish.heads.iter().find(|head| !is_hash(head)) {
             return Err(problems::invalid(format!("the head of entry {} has no SHA-256", wrong.id)));
+        }
+        if let Some(wrong) = wish.heads.iter().find(|head| head.id > EVENT_NUMBER_MAX) {
+            let message = format!("the number of an entry is at most {EVENT_NUMBER_MAX}, not {}", wrong.id);
+            return Err(problems::invalid(message));
         }
         self.record_access(caller, caller.entry_of(AccessKind::Read, "the access log was verified"))?;
         self.look_at_access_log(&wish.heads).map_err(|failure| problems::failure(&failure))

@@ -146,6 +146,12 @@ fn a_lower_quota_leaves_what_is_there_and_refuses_more() {
     let many = SetFolder { quota: Quota { cpus: Some(1_000_001), ..Quota::default() } };
     let refused = control.set_folder(&caller(7), "tenant1", &many).unwrap_err();
     assert_eq!(refused.message, "quota.cpus is at most 1000000; without it there is no limit");
+    // A list is no object: its nulls would end all limits.
+    for list in
+        [json!({ "quota": [null, null, null, null] }), json!({ "quota": [] }), json!({ "quota": null })]
+    {
+        assert!(serde_json::from_value::<SetFolder>(list).is_err());
+    }
     assert_eq!(control.set_folder(&caller(8), "tenant9", &one).unwrap_err().code, ErrorCode::NotFound);
     control.set_folder(&caller(9), "tenant1", &SetFolder { quota: Quota::default() }).unwrap();
     control.create_vm(&caller(10), &inside("web3", "tenant1")).unwrap();

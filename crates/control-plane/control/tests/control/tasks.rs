@@ -9,7 +9,7 @@ use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
     AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DesiredPower, DumpVm, IoLimits, IopsLimit,
     Nic, NicBackend, PatchVm, PowerState, QuiesceWithin, RegisterVm, ResizeDisk, RevertVm, RotateKey,
-    StartVm, StopVm, TemplateVm, TicketUse,
+    SetLimits, StartVm, StopVm, TemplateVm, TicketUse,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
@@ -927,6 +927,8 @@ fn limits_are_of_a_disk_or_of_all_of_them_and_go_to_clones() {
         iops: Some(IopsLimit { per_second: Iops::new(per_second).unwrap(), burst: None }),
         bandwidth: None,
     };
+    // A list is no object: its nulls would end all limits.
+    assert!(serde_json::from_str::<SetLimits>(r#"{"limits":[null,null]}"#).is_err());
     control.limit_disk(&caller(1), "web1", Some("disk0"), iops(2000)).unwrap();
     assert!(settle_down(&site, &control));
     control.limit_disk(&caller(2), "web1", None, iops(5000)).unwrap();

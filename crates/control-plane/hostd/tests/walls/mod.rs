@@ -165,10 +165,16 @@ impl Captured {
     }
 
     fn worker(&self, frontend: Value) -> Answered {
+        self.worker_with(frontend, 0)
+    }
+
+    /// A worker that is asked for with so many pages of limits, none of which is sent.
+    fn worker_with(&self, frontend: Value, limit_pages: usize) -> Answered {
         // A worker whose socket does not listen exits.
         let directory = tempfile::tempdir().unwrap();
         let listener = std::os::unix::net::UnixListener::bind(directory.path().join("socket")).unwrap();
-        let worker = json!({ "program": 0, "frontend": frontend, "placement": null });
+        let worker =
+            json!({ "program": 0, "frontend": frontend, "placement": null, "limit_pages": limit_pages });
         self.ask(json!({ "Worker": worker }), &[listener.as_fd()])
     }
 
@@ -212,6 +218,11 @@ pub fn starter_is_asked_for_more() {
     for frontend in frontends {
         let refused = captured.worker(frontend).unwrap_err();
         assert!(refused.contains("no disk of a VM"), "{refused}");
+    }
+
+    for limit_pages in [1, 2, usize::MAX] {
+        let refused = captured.worker_with(disk.clone(), limit_pages).unwrap_err();
+        assert!(refused.contains("with other files than it gets"), "{refused}");
     }
 
     // One QEMU, and no TPM for a VM without one.

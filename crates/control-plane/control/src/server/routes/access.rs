@@ -359,7 +359,7 @@ pub async fn access_log_head(State(api): State<Api>, asker: Asker) -> Answer<Jso
 /// Verifies the chain of the access log, and that it agrees with heads that were kept elsewhere.
 /// It reads the whole log. That it was asked for is in the log.
 #[utoipa::path(post, path = "/v1/access/log/verifications", operation_id = "access_log_verify", tag = "access",
-    request_body = VerifyAccessLog,
+    request_body = Option<VerifyAccessLog>,
     responses((status = 200, body = AccessLogReport), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn access_log_verify(
     State(api): State<Api>,
@@ -378,7 +378,7 @@ pub async fn access_log_retention(State(api): State<Api>) -> Answer<Json<AccessL
 /// Sets how long the access log is kept, and how large it may become. It is done when the log is
 /// full, too.
 #[utoipa::path(patch, path = "/v1/access/log/retention", operation_id = "access_log_retention_set", tag = "access",
-    request_body = SetAccessLogRetention,
+    request_body = Option<SetAccessLogRetention>,
     responses((status = 200, body = AccessLogRetention), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn access_log_retention_set(
     State(api): State<Api>,
