@@ -11,6 +11,7 @@
 //! | `clients`, `revocation`, `pins` | issue, renew; revoke; trust a foreign certificate by itself |
 //! | `trust`, `verifier`, [`refusal`] | which clients are accepted, in the TLS handshake and at each request |
 //! | [`peer`] | mutual TLS between two clients, a control plane and a host |
+//! | `signatures` | what all verifiers have in common |
 //! | `signers` | who may sign grants |
 //! | `watch` | applies revocations by other processes |
 //! | `records` | the records in the store |
@@ -41,6 +42,7 @@ mod records;
 pub mod refusal;
 mod revocation;
 mod server_certificate;
+mod signatures;
 mod signers;
 pub mod signing_request;
 pub(crate) mod transfer;

@@ -8,19 +8,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, ServerConfig,
-    SignatureScheme, version,
-};
+use rustls::{CertificateError, ClientConfig, DistinguishedName, OtherError, ServerConfig, version};
 use strongroom_memory::secret::SecretBytes;
 use webpki::{EndEntityCert, KeyUsage};
 
 use super::refusal::Refusal;
+use super::signatures::verifies_signatures;
 use super::trust::claimed_identity;
 use crate::access::{ClientId, Role};
 
@@ -139,15 +137,6 @@ impl PeerVerifier {
         }
         Err(CertificateError::Other(OtherError(Arc::new(OtherPeer { found, expected }))).into())
     }
-
-    fn verify_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
-    }
 }
 
 impl ServerCertVerifier for PeerVerifier {
@@ -163,27 +152,7 @@ impl ServerCertVerifier for PeerVerifier {
         self.verify(end_entity, intermediates, now).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    verifies_signatures!();
 }
 
 impl ClientCertVerifier for PeerVerifier {
@@ -204,27 +173,7 @@ impl ClientCertVerifier for PeerVerifier {
         self.verify(end_entity, intermediates, now).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    verifies_signatures!();
 }
 
 impl fmt::Debug for PeerVerifier {

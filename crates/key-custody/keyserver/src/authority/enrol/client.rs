@@ -8,12 +8,10 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, header};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, version,
-};
+use rustls::{CertificateError, ClientConfig, RootCertStore, version};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strongroom_memory::secret::SecretBytes;
@@ -24,6 +22,7 @@ use tokio_rustls::TlsConnector;
 use webpki::{EndEntityCert, KeyUsage};
 use zeroize::Zeroizing;
 
+use super::super::signatures::verifies_signatures;
 use super::protocol::{
     ANSWER_MAX_BYTES, CLOCK_PATH, CertificateResponse, ClockResponse, ENROL_PATH, EnrolRequest,
     ErrorResponse, MANAGE_PATH, QUESTION_MAX_BYTES, RENEW_PATH, REQUEST_MAX_BYTES, RESPONSE_MAX_BYTES,
@@ -384,27 +383,7 @@ impl ServerCertVerifier for OfAuthority {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    verifies_signatures!();
 }
 
 impl fmt::Debug for OfAuthority {
