@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::KnownClient;
 use strongroom_keyserver::access::{ClientId, ClientName, Role};
+use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
 use strongroom_keyserver::management::questions::{Clients, CreateToken};
 use strongroom_providers::{EMBEDDED, KmipConfig, ProviderConfig, Registry, RegistryError, SourceConfig};
@@ -120,17 +121,25 @@ impl Identity {
             let key = NewKey::generate()?;
             let enrolled = key_server.enrol(&token, &key.signing_request)?;
             files.write(&key, &enrolled.certificate, &enrolled.authorities)?;
-        } else if files.not_after()? < OffsetDateTime::now_utc() + RENEW_BEFORE {
-            let key = NewKey::generate()?;
-            let renewed = Administrator::new(key_server, &files)?.renew(&key.signing_request)?;
-            files.write(&key, &renewed.certificate, &renewed.authorities)?;
         } else {
-            is_new = false;
+            is_new = self.renew_if_due(key_server)?;
         }
         if self.role != Role::Auditor {
             self.register(server)?;
         }
         Ok(is_new)
+    }
+
+    /// Renews its certificate, under another key, if it expires soon. Returns whether it did.
+    pub fn renew_if_due(&self, key_server: Client) -> Result<bool, CliError> {
+        let files = self.files();
+        if files.not_after()? >= OffsetDateTime::now_utc() + RENEW_BEFORE {
+            return Ok(false);
+        }
+        let key = NewKey::generate()?;
+        let renewed = Administrator::new(key_server, &files)?.renew(&key.signing_request)?;
+        files.write(&key, &renewed.certificate, &renewed.authorities)?;
+        Ok(true)
     }
 
     /// The client that it was before its files were lost, which owns the keys. `None` for a host,

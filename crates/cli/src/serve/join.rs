@@ -24,13 +24,12 @@ use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
 use strongroom_keyserver::authority::peer::ExpectedPeer;
 use strongroom_types::{unix_milliseconds_now, unix_seconds_now};
 use strongroom_wire::Formats;
-use time::OffsetDateTime;
 
 use super::Places;
 use super::identity::Identity;
 use super::peers::SitePeer;
 use crate::error::CliError;
-use crate::keyserver::{Administrator, NewKey, RENEW_BEFORE};
+use crate::keyserver::NewKey;
 
 /// The file that says which site the machine has joined, in hostd's home.
 const JOINED: &str = "joined.json";
@@ -92,18 +91,9 @@ impl Joined {
 
     /// Renews the host's certificate while the process runs.
     pub fn keep_renewed(&self, hostd: &Path) -> Result<(), CliError> {
-        let files = Identity::host(&self.name, hostd)?.files();
+        let identity = Identity::host(&self.name, hostd)?;
         let enrolment = self.enrolment.to_string();
-        let renew = move || -> Result<bool, CliError> {
-            if files.not_after()? >= OffsetDateTime::now_utc() + RENEW_BEFORE {
-                return Ok(false);
-            }
-            let key = NewKey::generate()?;
-            let renewed =
-                Administrator::new(Client::new(&enrolment)?, &files)?.renew(&key.signing_request)?;
-            files.write(&key, &renewed.certificate, &renewed.authorities)?;
-            Ok(true)
-        };
+        let renew = move || -> Result<bool, CliError> { identity.renew_if_due(Client::new(&enrolment)?) };
         let keep = move || {
             loop {
                 match renew() {
