@@ -62,7 +62,7 @@ pub struct QuotaArguments {
     most: QuotaOptions,
 
     /// Limit nothing
-    #[arg(long, required_unless_present_any = ["vms", "cpus", "memory", "disks"], conflicts_with_all = ["vms", "cpus", "memory", "disks"])]
+    #[arg(long, required_unless_present = "QuotaOptions", conflicts_with = "QuotaOptions")]
     none: bool,
 
     #[command(flatten)]
@@ -71,7 +71,6 @@ pub struct QuotaArguments {
 
 /// The limits of a quota.
 #[derive(Debug, Args)]
-#[group(required = false, multiple = true)]
 struct QuotaOptions {
     /// Most VMs, and disks that no VM has
     #[arg(long, value_name = "N")]

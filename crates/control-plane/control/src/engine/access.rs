@@ -22,7 +22,8 @@ use super::wishes::Caller;
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{
-    AskedBy, CredentialUse, NeedAt, Place, Principal, RoleAt, TaskRecord, VmRecord, address_text,
+    AskedBy, CredentialUse, FolderRecord, NeedAt, Place, Principal, RoleAt, TaskRecord, VmRecord,
+    address_text,
 };
 
 /// The rights of a caller, as they are now.
@@ -531,11 +532,18 @@ pub(super) fn no_such(kind: AccessObject, named: &str) -> Problem {
     Problem::new(ErrorCode::NotFound, format!("there is no {noun} {named}")).next(next)
 }
 
-/// The folder with this name or id.
+/// The id of the folder with this name or id, if one is named.
 pub(super) fn find_folder(index: &Index, named: Option<&Reference>) -> Result<Option<Uuid>, Problem> {
     let Some(named) = named else { return Ok(None) };
-    let found = by_name_or_id(&index.folders, named.as_str());
-    found.map(|folder| Some(folder.id)).ok_or_else(|| no_such(AccessObject::Folder, named.as_str()))
+    folder_called(index, named.as_str()).map(|folder| Some(folder.id))
+}
+
+/// The folder with this name or id.
+pub(super) fn folder_called<'index>(
+    index: &'index Index,
+    named: &str,
+) -> Result<&'index Row<FolderRecord>, Problem> {
+    by_name_or_id(&index.folders, named).ok_or_else(|| no_such(AccessObject::Folder, named))
 }
 
 /// Whether a caller may see a task: what it works on, or because it asked for it.

@@ -19,8 +19,8 @@ use strongroom_types::hex;
 use uuid::Uuid;
 
 use super::access::{
-    ASK_FOR_A_ROLE, AccessObject, Rights, counts_at, find_folder, folder_of, forbidden, needed, no_such,
-    privileges_of,
+    ASK_FOR_A_ROLE, AccessObject, Rights, counts_at, find_folder, folder_called, folder_of, forbidden,
+    needed, no_such, privileges_of,
 };
 use super::quotas::used;
 use super::wishes::{Caller, idle};
@@ -211,7 +211,7 @@ impl Control {
     /// Deletes a folder that nothing is in, and that no role counts for.
     pub fn delete_folder(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
         self.change(caller, format!("folder {named} was deleted"), |index, _| {
-            let folder = by_name_or_id(&index.folders, named).ok_or_else(|| no_such(AccessObject::Folder, named))?;
+            let folder = folder_called(index, named)?;
             let here = Place::Folder(folder.id);
             let has_roles = index.grants.iter().any(|grant| grant.role.place == here)
                 || tokens(index).any(|(_, _, at)| at.place == here);
@@ -229,8 +229,7 @@ impl Control {
         let SetFolder { quota } = wish;
         check_quota(quota)?;
         self.change(caller, format!("the quota of folder {named} was set: {quota}"), |index, _| {
-            let folder =
-                by_name_or_id(&index.folders, named).ok_or_else(|| no_such(AccessObject::Folder, named))?;
+            let folder = folder_called(index, named)?;
             let changed = FolderRecord { quota: *quota, ..FolderRecord::clone(&folder.record) };
             let used = used(index).remove(&folder.id).unwrap_or_default();
             Ok((folder_view(&changed, used), self.draft().replace(folder, &changed)))

@@ -24,37 +24,42 @@ pub(super) fn within_quotas(index: &Index, task: &TaskRecord, draft: Draft) -> R
     folders.into_iter().filter_map(|folder| index.folders.get(&folder.to_string())).try_fold(
         draft,
         |draft, folder| {
-            if folder.quota == Quota::default() {
+            if folder.quota.is_unlimited() {
                 return Ok(draft);
             }
             let before = used_in(index, folder.id, &[], None);
             let after = used_in(index, folder.id, &changed, Some(task));
-            check(folder, before, after)?;
-            Ok(if grows(before, after) { draft.replace(folder, &folder.record) } else { draft })
+            let dimensions = dimensions(folder.quota, before, after);
+            check(folder, &dimensions)?;
+            let grows = dimensions.iter().any(|one| one.has > one.had);
+            Ok(if grows { draft.replace(folder, &folder.record) } else { draft })
         },
     )
 }
 
-/// A dimension of a quota: its noun, the limit, and its part of a use.
-type Dimension = (&'static str, Option<u64>, fn(FolderUse) -> u64, fn(u64) -> String);
+/// One of the things that a quota limits.
+struct Dimension {
+    noun: &'static str,
+    most: Option<u64>,
+    had: u64,
+    has: u64,
+    text: fn(u64) -> String,
+}
 
-fn dimensions(quota: Quota) -> [Dimension; 4] {
+fn dimensions(quota: Quota, before: FolderUse, after: FolderUse) -> [Dimension; 4] {
     let Quota { vms, cpus, memory_bytes, disk_bytes } = quota;
+    let count = |noun, most, had, has| Dimension { noun, most, had, has, text: |count| count.to_string() };
+    let bytes = |noun, most, had, has| Dimension { noun, most, had, has, text: display_bytes };
     [
-        ("VMs and volumes", vms, |used| used.vms, |count| count.to_string()),
-        ("processors", cpus, |used| used.cpus, |count| count.to_string()),
-        ("memory", memory_bytes, |used| used.memory_bytes, display_bytes),
-        ("disk space", disk_bytes, |used| used.disk_bytes, display_bytes),
+        count("VMs and volumes", vms, before.vms, after.vms),
+        count("processors", cpus, before.cpus, after.cpus),
+        bytes("memory", memory_bytes, before.memory_bytes, after.memory_bytes),
+        bytes("disk space", disk_bytes, before.disk_bytes, after.disk_bytes),
     ]
 }
 
-fn grows(before: FolderUse, after: FolderUse) -> bool {
-    dimensions(Quota::default()).iter().any(|(_, _, part, _)| part(after) > part(before))
-}
-
-fn check(folder: &FolderRecord, before: FolderUse, after: FolderUse) -> Result<(), Problem> {
-    for (noun, most, part, text) in dimensions(folder.quota) {
-        let (had, has) = (part(before), part(after));
+fn check(folder: &FolderRecord, dimensions: &[Dimension]) -> Result<(), Problem> {
+    for &Dimension { noun, most, had, has, text } in dimensions {
         let Some(most) = most.filter(|most| has > *most && has > had) else { continue };
         let message = format!(
             "{noun} of folder {}: {} are used of at most {}, and this takes {} more",
