@@ -39,6 +39,7 @@ mod output;
 mod program;
 mod progress;
 mod readiness;
+mod recipient;
 mod serve;
 mod terminal;
 mod vm;

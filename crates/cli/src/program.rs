@@ -26,6 +26,7 @@ use crate::keyserver::KeyserverCommand;
 use crate::log::Lines;
 use crate::manual::ManArguments;
 use crate::output::{Output, printable};
+use crate::recipient::RecipientCommand;
 use crate::serve::ServeArguments;
 use crate::vm::VmCommand;
 use crate::vm_supervisor::{LAUNCHER_COMMAND, LauncherArguments, SUPERVISOR_COMMAND, SupervisorArguments};
@@ -107,6 +108,9 @@ enum Command {
     /// List and follow events, and list alarms
     #[command(subcommand)]
     Event(EventCommand),
+    /// Send alarms to people and programs outside
+    #[command(subcommand)]
+    Recipient(RecipientCommand),
     /// List hosts
     #[command(subcommand)]
     Host(HostCommand),
@@ -202,6 +206,7 @@ impl Program {
             Command::Policy(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Task(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Event(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Recipient(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Host(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Login(arguments) => arguments.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Logout(arguments) => arguments.run(&output).map(|()| ExitCode::SUCCESS),

@@ -51,6 +51,7 @@ mod operations;
 mod people;
 mod planes;
 mod provider_secrets;
+mod recipients;
 mod reconnects_after_the_server_is_killed;
 mod reencrypts_volumes;
 mod rekeys_volumes;

@@ -24,8 +24,20 @@ const WALLS: [Wall; 6] = [
 ];
 
 /// Rooms that may depend on no room with a type that can hold a key.
-const KEYLESS: [&str; 11] =
-    ["api", "vm", "hypervisor", "host", "hostd", "control", "store", "confine", "serving", "wire", "types"];
+const KEYLESS: [&str; 12] = [
+    "api",
+    "vm",
+    "hypervisor",
+    "host",
+    "hostd",
+    "control",
+    "courier",
+    "store",
+    "confine",
+    "serving",
+    "wire",
+    "types",
+];
 /// Rooms with such types.
 const KEYED: [&str; 8] =
     ["crypto", "memory", "keys", "kmip", "providers", "keyserver", "worker", "vm-supervisor"];

@@ -6,6 +6,7 @@
 //! | `connections` | accepting, the connections that there are, and their end in order |
 //! | `handshake` | TLS with a deadline, of either side (feature `tls`) |
 //! | `http` | HTTP/1.1 to an [axum] router, within limits (feature `http`) |
+//! | `outbound` | clients of other HTTPS servers: whom they trust, and where they do not go (feature `https-client`) |
 //! | `exchange` | one HTTP request over a connection, for clients (feature `http`) |
 //!
 //! The control plane's API, the key server's enrolment and administration, its KMIP port, and
@@ -20,6 +21,8 @@ mod exchange;
 mod handshake;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "https-client")]
+mod outbound;
 mod places;
 
 pub use self::connections::Connections;
@@ -29,4 +32,6 @@ pub use self::exchange::{Answered, ExchangeError, ExchangeLimits, exchange};
 pub use self::handshake::{HandshakeError, shake_hands, shake_hands_with};
 #[cfg(feature = "http")]
 pub use self::http::{BodyError, HttpLimits, read_body, serve_http};
+#[cfg(feature = "https-client")]
+pub use self::outbound::{NoCertificates, client_of, machine_roots, roots_of};
 pub use self::places::{Full, Limits, Place, Places, network_of};

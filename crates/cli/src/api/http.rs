@@ -2,18 +2,15 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strongroom_api::{ErrorBody, ErrorCode, Name};
 use strongroom_memory::secret::SecretBytes;
+use strongroom_serving::{client_of, roots_of};
 use ureq::Agent;
 use ureq::http::{HeaderValue, Request, Response, request};
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use zeroize::Zeroizing;
 
 use super::Options;
@@ -83,24 +80,8 @@ impl Http {
                 options.suggest("; give the control plane's own with --api-ca FILE")
             ))
         };
-        let roots: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(trusted.pem)
-            .map(|der| der.map(|der| Certificate::from_der(&der).to_owned()))
-            .collect::<Result<_, _>>()
-            .map_err(|_| unusable())?;
-        if roots.is_empty() {
-            return Err(unusable());
-        }
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::new_with_certs(&roots))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-            .build();
-        let agent = Agent::config_builder()
-            .tls_config(tls)
-            .https_only(true)
-            // The token must not be sent to where a redirect points.
-            .max_redirects(0)
-            .proxy(None)
-            .http_status_as_error(false)
+        let roots = roots_of(trusted.pem).map_err(|_| unusable())?;
+        let agent = client_of(roots)
             .timeout_connect(Some(CONNECTS_WITHIN))
             .timeout_recv_response(Some(ANSWERS_WITHIN))
             .build()

@@ -13,6 +13,7 @@ use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_control::engine::Control;
 use strongroom_control::host::{Host, Hostd};
 use strongroom_control::{ControlConfig, ControlProcess};
+use strongroom_courier::Couriers;
 use strongroom_files::FileError;
 use strongroom_host::client::Client;
 use strongroom_host::run_directory::HostRunDirectory;
@@ -139,6 +140,9 @@ pub fn control(
     let hostd = Client::new(places.run.join("hostd/control.sock"));
     block_on(|told| async move {
         let hostd: Arc<dyn Host> = Arc::new(Hostd::new(hostd, Handle::current()));
+        let couriers = Couriers::open(&places.control).map_err(|error| {
+            CliError::File(FileError { action: "use", path: places.control.clone(), error })
+        })?;
         let joining =
             JoiningHere::new(&directory, Identity::control(&places.control)?.files(), Handle::current());
         let config = ControlConfig {
@@ -147,6 +151,7 @@ pub fn control(
             certificate_names: Vec::new(),
             hosts: vec![(name.clone(), hostd)],
             joining: Some(Arc::new(joining)),
+            courier: Some(Arc::new(couriers)),
             keys: Arc::new(keys),
             passwords: Arc::new(Passwords::default()),
         };

@@ -71,6 +71,8 @@ pub enum AlarmKind {
     AccessLogFull,
     /// The chain of the access log is broken: entries were changed, removed or added.
     AccessLogBroken,
+    /// A recipient does not take messages about alarms.
+    RecipientUnreachable,
     /// A kind that this version of the program does not know.
     #[serde(other)]
     Unknown,
@@ -102,6 +104,7 @@ impl AlarmKind {
             Self::VmMissing => "vm_missing",
             Self::AccessLogFull => "access_log_full",
             Self::AccessLogBroken => "access_log_broken",
+            Self::RecipientUnreachable => "recipient_unreachable",
             Self::Unknown => "unknown",
         }
     }
@@ -115,4 +118,14 @@ pub enum Severity {
     Warning,
     /// Something is wrong.
     Critical,
+}
+
+impl Severity {
+    /// Its name in the JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
 }

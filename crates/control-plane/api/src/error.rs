@@ -92,6 +92,8 @@ pub enum ErrorCode {
     QuotaExceeded,
     /// The access log is full, so nothing is changed that it could not have.
     AccessLogFull,
+    /// A recipient did not take a message.
+    RecipientUnreachable,
     /// The host refused or failed.
     HostFailed,
     /// The task was cancelled.
@@ -109,7 +111,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// The codes that a server of this version uses.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Malformed,
         Self::Invalid,
         Self::Unauthorized,
@@ -136,6 +138,7 @@ impl ErrorCode {
         Self::DatastoreUnavailable,
         Self::QuotaExceeded,
         Self::AccessLogFull,
+        Self::RecipientUnreachable,
         Self::HostFailed,
         Self::Cancelled,
         Self::Unavailable,
@@ -165,6 +168,7 @@ impl ErrorCode {
             | Self::DatastoreUnavailable
             | Self::QuotaExceeded
             | Self::AccessLogFull
+            | Self::RecipientUnreachable
             | Self::HostFailed => 409,
             Self::Stale => 412,
             Self::TooLarge => 413,

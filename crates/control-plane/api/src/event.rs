@@ -5,6 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
+use crate::alarm::Alarm;
 use crate::limits::EVENT_NUMBER_MAX;
 use crate::object::ObjectRef;
 
@@ -25,6 +26,9 @@ pub struct Event {
     /// The task that caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Uuid>,
+    /// The alarm that was raised (`alarm.raised`) or is over (`alarm.cleared`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alarm: Option<Alarm>,
 }
 
 /// Selects events. The answer lists them oldest first.

@@ -13,6 +13,7 @@ use crate::access::{
 use crate::datastore::{AddDatastore, RebuildDatastore};
 use crate::host::CreateHostToken;
 use crate::policy::CreatePolicy;
+use crate::recipient::{CreateRecipient, TestRecipient};
 use crate::vm::{
     AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, PatchVm,
     PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetLimits,
@@ -521,6 +522,8 @@ whole! {
     CreateRole { name, privileges }
     CreateFolder { name }
     SetFolder { quota }
+    CreateRecipient { name, to, severity }
+    TestRecipient {}
     CreateGrant { user, role, scope }
     CreateToken { name, role, scope, expires_unix_seconds }
     Explain { user, operation, vm }

@@ -33,6 +33,7 @@ mod operations;
 mod page;
 pub mod policy;
 mod privilege;
+pub mod recipient;
 pub mod task;
 pub mod vm;
 pub mod volume;

@@ -109,6 +109,21 @@ pub const ACCESS_LOG_ROOM_DEFAULT_BYTES: u64 = 4 << 30;
 /// Most kept heads of the access log in one verification.
 pub const ACCESS_LOG_HEADS_MAX: usize = 64;
 
+/// Longest address of a webhook, in bytes.
+pub const WEBHOOK_URL_BYTES_MAX: usize = 2048;
+
+/// Longest certificates of a webhook's authorities, in bytes of PEM.
+pub const WEBHOOK_AUTHORITY_BYTES_MAX: usize = 64 * 1024;
+
+/// Longest mail address, in bytes (RFC 5321, 4.5.3.1.3).
+pub const MAIL_ADDRESS_BYTES_MAX: usize = 254;
+
+/// Most recipients of alarms.
+pub const RECIPIENTS_MAX: usize = 32;
+
+/// Most changes of alarms in one message.
+pub const NOTICES_MAX: usize = 100;
+
 /// Longest address and port of a host, in bytes: an IPv6 address with a zone.
 pub const SOCKET_ADDRESS_BYTES_MAX: usize = 64;
 

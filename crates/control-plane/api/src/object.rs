@@ -28,6 +28,8 @@ pub enum ObjectKind {
     Task,
     /// The control plane itself.
     Control,
+    /// Someone outside who is sent alarms.
+    Recipient,
 }
 
 impl ObjectKind {
@@ -42,6 +44,7 @@ impl ObjectKind {
             Self::Host => "host",
             Self::Task => "task",
             Self::Control => "control",
+            Self::Recipient => "recipient",
         }
     }
 }

@@ -139,6 +139,7 @@ pub const OPERATIONS: &[Operation] = {
     const POWER: Guard = plain(&[P::Power]);
     const ROLES: Guard = plain(&[P::Roles]);
     const AUDIT: Guard = plain(&[P::Audit]);
+    const RECIPIENTS: Guard = plain(&[P::Recipients]);
     const READ: Option<AccessKind> = Some(AccessKind::Read);
     const RESERVE: WhenFull = WhenFull::Reserve;
     const UNRECORDED: Option<AccessKind> = Option::None;
@@ -255,6 +256,11 @@ pub const OPERATIONS: &[Operation] = {
         op("event_list", Get, "/v1/events", None, Guard::Callers),
         op("event_stream", Get, "/v1/events/stream", None, Guard::Callers),
         op("alarm_list", Get, "/v1/alarms", None, Guard::Callers),
+        op("recipient_list", Get, "/v1/recipients", None, RECIPIENTS),
+        op("recipient_create", Post, "/v1/recipients", None, RECIPIENTS),
+        op("recipient_show", Get, "/v1/recipients/{recipient}", None, RECIPIENTS),
+        op("recipient_test", Post, "/v1/recipients/{recipient}/tests", None, RECIPIENTS),
+        op("recipient_delete", Delete, "/v1/recipients/{recipient}", None, RECIPIENTS).when_full(RESERVE),
         op("vm_move", Post, "/v1/vms/{vm}/folder", None, ROLES),
         op("sign_in", Post, "/v1/sessions", None, Guard::Everyone)
             .with_record(Some(AccessKind::SignedIn))

@@ -59,11 +59,13 @@ pub enum Privilege {
     Roles,
     /// Read the access log, and who may do what.
     Audit,
+    /// Decide who outside is sent the site's alarms.
+    Recipients,
 }
 
 impl Privilege {
     /// Every privilege.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::View,
         Self::Power,
         Self::Console,
@@ -88,6 +90,7 @@ impl Privilege {
         Self::Datastores,
         Self::Roles,
         Self::Audit,
+        Self::Recipients,
     ];
 
     /// Its name in the JSON.
@@ -117,6 +120,7 @@ impl Privilege {
             Self::Datastores => "datastores",
             Self::Roles => "roles",
             Self::Audit => "audit",
+            Self::Recipients => "recipients",
         }
     }
 
@@ -151,6 +155,7 @@ impl Privilege {
             Self::Datastores => "add, remove and scan datastores",
             Self::Roles => "make users, roles, folders and grants, and move VMs between folders",
             Self::Audit => "read the access log, and who may do what",
+            Self::Recipients => "decide who outside is sent the site's alarms",
         }
     }
 
@@ -181,7 +186,8 @@ impl Privilege {
             | Self::Delete
             | Self::Datastores
             | Self::Roles
-            | Self::Audit => false,
+            | Self::Audit
+            | Self::Recipients => false,
         }
     }
 }

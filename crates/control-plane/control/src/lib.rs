@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bearer;
+pub mod courier;
 pub mod engine;
 pub mod host;
 pub mod inventory;

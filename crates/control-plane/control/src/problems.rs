@@ -42,6 +42,7 @@ pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
         ObjectKind::Task => "task list",
         ObjectKind::KeyProvider => "key-provider list",
         ObjectKind::Volume => "disk list",
+        ObjectKind::Recipient => "recipient list",
     };
     Problem::new(ErrorCode::NotFound, format!("there is no {} {named}", noun(kind)))
         .next(format!("`strongroom {list}` shows what there is"))
@@ -58,6 +59,7 @@ fn noun(kind: ObjectKind) -> &'static str {
         ObjectKind::KeyProvider => "key provider",
         ObjectKind::Volume => "volume",
         ObjectKind::Control => "control plane",
+        ObjectKind::Recipient => "recipient",
     }
 }
 

@@ -123,7 +123,8 @@ impl Rights {
                 | ObjectKind::KeyProvider
                 | ObjectKind::Host
                 | ObjectKind::Task
-                | ObjectKind::Control,
+                | ObjectKind::Control
+                | ObjectKind::Recipient,
                 _,
             ) => self.sees_site(),
         }

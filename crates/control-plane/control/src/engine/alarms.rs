@@ -13,6 +13,7 @@ use strongroom_types::{counted, display_bytes};
 use uuid::Uuid;
 
 use super::due_snapshots::trouble;
+use super::recipients::{CLEARED, RAISED};
 use super::settle::RESTARTS_MAX;
 use super::slow_disks::STALLED_MS;
 use super::{Control, HostSeat};
@@ -89,6 +90,7 @@ impl Control {
             for vm in index.vms.iter() {
                 self.review_vm(&index, vm, &mut wanted);
             }
+            self.review_recipients(&index, &mut wanted, self.now_unix_ms());
         }
         self.raise_and_clear(wanted)
     }
@@ -107,7 +109,7 @@ impl Control {
             let mut draft = self.draft();
             for alarm in some {
                 let alarm = Alarm { since_unix_ms: now, ..alarm.clone() };
-                draft = draft.put(&alarm).event("alarm.raised", &alarm.object, &alarm.message, None);
+                draft = draft.put(&alarm).alarm_event(RAISED, &alarm, &alarm.message);
             }
             self.inventory.commit(draft)?;
         }
@@ -115,7 +117,7 @@ impl Control {
             let mut draft = self.draft();
             for alarm in some {
                 let message = format!("over: {}", alarm.message);
-                draft = draft.remove(alarm).event("alarm.cleared", &alarm.object, message, None);
+                draft = draft.remove(alarm).alarm_event(CLEARED, alarm, message);
             }
             self.inventory.commit(draft)?;
         }

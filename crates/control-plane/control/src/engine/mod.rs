@@ -17,6 +17,7 @@
 //!   host.
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
 //!   wrong state. [`alarms`]: present troubles.
+//! - [`recipients`]: to whom alarms are sent, and the messages.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
 //!   [`data_keys`]: the end of their data keys' cryptoperiods.
 //! - [`seats`], [`joining`]: the hosts, and machines that become hosts.
@@ -44,6 +45,7 @@ mod observe;
 mod operate;
 mod place;
 mod quotas;
+mod recipients;
 mod register;
 mod rotate;
 mod schedule;
@@ -76,10 +78,12 @@ use strongroom_store::Store;
 use uuid::Uuid;
 
 use self::due_snapshots::DueSnapshots;
+use self::recipients::Deliveries;
 use self::seats::{HostSeat, Seats};
 use self::standings::Standings;
 use self::statistics::Samples;
 use self::volumes::Spaces;
+use crate::courier::Courier;
 use crate::host::Host;
 use crate::inventory::{Draft, Failure, Inventory};
 use crate::joining::Joining;
@@ -112,6 +116,9 @@ pub struct Control {
     term: Term,
     /// How machines join; absent in a program that takes none.
     joining: OnceLock<Arc<dyn Joining>>,
+    /// Carries messages to recipients; absent in a program that sends none.
+    courier: OnceLock<Arc<dyn Courier>>,
+    deliveries: Deliveries,
     keys: Arc<dyn VmKeys>,
     standings: Standings,
     samples: Samples,
@@ -160,6 +167,8 @@ impl Control {
             hosts: seats,
             term,
             joining: OnceLock::new(),
+            courier: OnceLock::new(),
+            deliveries: Deliveries::default(),
             keys,
             standings,
             samples,

@@ -1,6 +1,7 @@
 //! An uncommitted change of the inventory.
 
 use strongroom_api::access::AccessEntry;
+use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
 use strongroom_api::{ObjectRef, WhenFull};
 use strongroom_store::{Is, Operation, Store, Transaction};
@@ -108,8 +109,18 @@ impl Draft {
         task: Option<Uuid>,
     ) -> Self {
         let (kind, object, message) = (kind.into(), object.clone(), message.into());
-        self.events.push(Event { id: 0, at_unix_ms: self.at_unix_ms, kind, object, message, task });
+        let at_unix_ms = self.at_unix_ms;
+        self.events.push(Event { id: 0, at_unix_ms, kind, object, message, task, alarm: None });
         self
+    }
+
+    /// Adds an event about an alarm.
+    pub fn alarm_event(self, kind: impl Into<String>, alarm: &Alarm, message: impl Into<String>) -> Self {
+        let mut draft = self.event(kind, &alarm.object, message, None);
+        if let Some(event) = draft.events.last_mut() {
+            event.alarm = Some(alarm.clone());
+        }
+        draft
     }
 
     /// Adds an entry to the access log. Its number and time are those of the transaction.

@@ -13,9 +13,10 @@ use uuid::Uuid;
 use super::table::{Row, Table};
 use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
-    AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord, FolderRecord,
-    GrantRecord, GroupRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord,
-    RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
+    AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord,
+    DeliveryRecord, FolderRecord, GrantRecord, GroupRecord, HostRecord, Named, ObservedRecord, PolicyRecord,
+    RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, UserRecord,
+    VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -41,6 +42,10 @@ pub struct Index {
     pub tasks: Table<TaskRecord>,
     /// Raised alarms.
     pub alarms: Table<Alarm>,
+    /// Recipients of alarms.
+    pub recipients: Table<RecipientRecord>,
+    /// What recipients have taken.
+    pub deliveries: Table<DeliveryRecord>,
     /// Recent requests, to recognise repetitions.
     pub requests: Table<RequestRecord>,
     /// The tokens that permit everything.
@@ -115,6 +120,8 @@ impl Index {
             }
             "event" => drop(change(&mut self.events, key, id, entry)?),
             "alarm" => drop(change(&mut self.alarms, key, id, entry)?),
+            "recipient" => drop(change(&mut self.recipients, key, id, entry)?),
+            "delivery" => drop(change(&mut self.deliveries, key, id, entry)?),
             "request" => drop(change(&mut self.requests, key, id, entry)?),
             "token" => drop(change(&mut self.tokens, key, id, entry)?),
             "user" => drop(change(&mut self.users, key, id, entry)?),

@@ -58,7 +58,10 @@ impl<R: Record> Table<R> {
     }
 
     /// The records after an id.
-    pub fn after(&self, id: &str) -> impl DoubleEndedIterator<Item = &Row<R>> {
+    pub fn after<'table>(
+        &'table self,
+        id: &str,
+    ) -> impl DoubleEndedIterator<Item = &'table Row<R>> + use<'table, R> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.rows.range::<str, _>((Excluded(id), Unbounded)).map(|(_, row)| row)
     }

@@ -12,6 +12,7 @@ use strongroom_api::Name;
 use strongroom_types::unix_milliseconds_now;
 use tokio::net::TcpListener;
 
+use crate::courier::Courier;
 use crate::engine::{Clock, Control};
 use crate::host::Host;
 use crate::inventory::Failure;
@@ -38,6 +39,8 @@ pub struct ControlConfig {
     pub hosts: Vec<(Name, Arc<dyn Host>)>,
     /// Lets other machines join as hosts.
     pub joining: Option<Arc<dyn Joining>>,
+    /// Carries messages about alarms to recipients.
+    pub courier: Option<Arc<dyn Courier>>,
     /// Requests keys and signs grants.
     pub keys: Arc<dyn VmKeys>,
     /// Hashes users' passwords.
@@ -85,7 +88,8 @@ impl ControlProcess {
     /// # Errors
     /// [`ControlError`].
     pub async fn bind(config: ControlConfig) -> Result<Self, ControlError> {
-        let ControlConfig { directory, listen, certificate_names, hosts, joining, keys, passwords } = config;
+        let ControlConfig { directory, listen, certificate_names, hosts, joining, courier, keys, passwords } =
+            config;
         let clock: Clock = Arc::new(unix_milliseconds_now);
         // The store reads its whole file, and providers are queried.
         let opened = tokio::task::spawn_blocking(move || {
@@ -94,6 +98,9 @@ impl ControlProcess {
             let control = Control::open(store, hosts, keys, clock)?;
             if let Some(joining) = joining {
                 control.let_join(joining);
+            }
+            if let Some(courier) = courier {
+                control.send_with(courier);
             }
             state::first_token(&directory, &control)?;
             Ok::<_, ControlError>((control, tls))

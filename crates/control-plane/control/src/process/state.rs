@@ -1,8 +1,8 @@
 //! The state directory: the store, and the first token.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(super) fn open(directory: &Path) -> Result<Arc<dyn Store>, StateError> {
         return Ok(Arc::new(Engine::open(&path)?));
     }
     let engine = Engine::create(&path)?;
-    sync(directory).map_err(at(directory))?;
+    strongroom_files::sync_directory(directory).map_err(at(directory))?;
     Ok(Arc::new(engine))
 }
 
@@ -60,7 +60,7 @@ pub(super) fn first_token(directory: &Path, control: &Control) -> Result<(), Sta
     }
     let path = directory.join(TOKEN);
     let token = bearer::fresh().map_err(|error| at(&path)(io::Error::other(error.to_string())))?;
-    write_private(&path, format!("{token}\n").as_bytes()).map_err(at(&path))?;
+    strongroom_files::replace(&path, format!("{token}\n").as_bytes()).map_err(at(&path))?;
     let record = TokenRecord {
         sha256: bearer::sha256(&token),
         name: TOKEN_NAME.to_owned(),
@@ -68,27 +68,6 @@ pub(super) fn first_token(directory: &Path, control: &Control) -> Result<(), Sta
     };
     control.inventory.commit(Draft::new(control.now_unix_ms()).create(&record))?;
     Ok(())
-}
-
-/// Writes a file that only its owner can read, durably and atomically.
-pub(super) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    let mut staged = path.as_os_str().to_owned();
-    staged.push(".new");
-    let staged = PathBuf::from(staged);
-    match fs::remove_file(&staged) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&staged)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&staged, path)?;
-    sync(directory)
-}
-
-fn sync(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> StateError {

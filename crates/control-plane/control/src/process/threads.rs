@@ -28,6 +28,8 @@ const HOSTS_PAUSE: Duration = Duration::from_secs(1);
 const REVIEW_PAUSE: Duration = Duration::from_secs(5);
 /// The interval between samples of disk counters. A metric can be this old, and an alarm this late.
 const SAMPLE_PAUSE: Duration = Duration::from_secs(10);
+/// The interval between looks for messages to recipients.
+const MESSAGES_PAUSE: Duration = Duration::from_secs(2);
 /// The interval between queries of key providers, and between removals of old history.
 const PROVIDERS_PAUSE: Duration = Duration::from_secs(30);
 
@@ -77,6 +79,7 @@ impl Threads {
         }
         threads.spawn("hosts".to_owned(), watch_hosts)?;
         threads.spawn("review".to_owned(), review)?;
+        threads.spawn("recipients".to_owned(), send_messages)?;
         threads.spawn("sample".to_owned(), sample)?;
         threads.spawn("spaces".to_owned(), read_spaces)?;
         threads.spawn("snapshots".to_owned(), make_snapshots)?;
@@ -189,6 +192,15 @@ fn sample(control: &Control, end: &End) {
     while !end.within(SAMPLE_PAUSE) {
         control.sample();
     }
+}
+
+/// Sends recipients the messages that are due.
+fn send_messages(control: &Control, end: &End) {
+    thread::scope(|scope| {
+        while !end.within(MESSAGES_PAUSE) {
+            control.deliver(scope);
+        }
+    });
 }
 
 /// Reads what volumes take.

@@ -14,7 +14,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use strongroom_types::hex;
 use time::OffsetDateTime;
 
-use super::state::write_private;
 use crate::engine::Certificate;
 
 /// The certificate, PEM.
@@ -120,7 +119,7 @@ fn make(certificate_path: &Path, key_path: &Path, names: &[String]) -> Result<()
     let key = KeyPair::generate().map_err(unusable)?;
     let certificate = params.self_signed(&key).map_err(unusable)?;
     let written = |path: &Path, content: &str| {
-        write_private(path, content.as_bytes())
+        strongroom_files::replace(path, content.as_bytes())
             .map_err(|error| TlsError::File { path: path.to_owned(), error })
     };
     written(key_path, &key.serialize_pem())?;

@@ -18,6 +18,8 @@
 //! | `policy/<id>`, `policy-name/<name>` | [`PolicyRecord`], its id | wishes |
 //! | `task/<id>` | [`TaskRecord`]; ids are UUIDs of version 7, so the order of keys is the order of time | wishes, tasks |
 //! | `event/<number, 20 digits>` | an [`Event`], in the transaction that made it true | everyone |
+//! | `recipient/<id>`, `recipient-name/<name>` | [`RecipientRecord`], its id | requests |
+//! | `delivery/<recipient>` | [`DeliveryRecord`]: what a recipient has taken | the delivery of messages |
 //! | `alarm/<kind>/<object>` | an [`Alarm`] that is raised now | the review |
 //! | `request/<SHA-256>` | [`RequestRecord`]: an `Idempotency-Key` and what came of it | wishes |
 //! | `token/<SHA-256>` | [`TokenRecord`]: a token that permits everything | the start |
@@ -34,6 +36,7 @@
 mod access;
 mod group;
 mod hardware;
+mod recipient;
 mod schedule;
 mod task;
 mod vm;
@@ -50,6 +53,7 @@ pub use schedule::{
 };
 use std::net::SocketAddr;
 
+pub use recipient::{DeliveryRecord, RecipientRecord};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_api::Name;
@@ -232,6 +236,8 @@ record!(PolicyRecord, "policy/", |policy| policy.id.to_string());
 record!(TaskRecord, "task/", |task| task.task.id.to_string());
 record!(Event, "event/", |event| event_id(event.id));
 record!(Alarm, "alarm/", |alarm| alarm_id(alarm));
+record!(RecipientRecord, "recipient/", |recipient| recipient.id.to_string());
+record!(DeliveryRecord, "delivery/", |delivery| delivery.recipient.to_string());
 record!(RequestRecord, "request/", |request| request.key.clone());
 record!(TokenRecord, "token/", |token| token.sha256.clone());
 record!(UserRecord, "user/", |user| user.id.to_string());
@@ -249,6 +255,7 @@ named!(VmRecord, "vm-name/");
 named!(DatastoreRecord, "datastore-name/");
 named!(HostRecord, "host-name/");
 named!(PolicyRecord, "policy-name/");
+named!(RecipientRecord, "recipient-name/");
 
 /// The rest of an alarm's key: one for each kind and object.
 pub fn alarm_id(alarm: &Alarm) -> String {

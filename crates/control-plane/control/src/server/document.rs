@@ -179,6 +179,7 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
         | Code::DatastoreUnavailable
         | Code::HostFailed
         | Code::Cancelled => asks_others,
+        Code::RecipientUnreachable => operation.id == "recipient_test",
         Code::Unavailable => !is_open || is_change || operation.id == "readyz",
         Code::Internal => !["openapi", "healthz"].contains(&operation.id),
         // The first two are not answers of an operation, and this version never sends the last.

@@ -11,9 +11,10 @@ use strongroom_api::limits::{
     ACCESS_LOG_HEADS_MAX, ACCESS_LOG_KEEP_MAX_S, ACCESS_LOG_KEEP_MIN_S, ACCESS_LOG_ROOM_MAX_BYTES,
     ACCESS_LOG_ROOM_MIN_BYTES, CODE_DIGITS, CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S, CRYPTOPERIOD_UNIT_S,
     DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, EVENT_NUMBER_MAX, HOST_TOKEN_MAX_S, HOST_TOKEN_MIN_S,
-    PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, QUOTA_BYTES_MAX, QUOTA_COUNT_MAX, REFERENCE_CHARACTERS_MAX,
-    SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S,
-    SNAPSHOT_RULES_MAX, SOCKET_ADDRESS_BYTES_MAX, STOP_TIMEOUT_MAX_S, VOLUME_CHANGES_MAX,
+    MAIL_ADDRESS_BYTES_MAX, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, QUOTA_BYTES_MAX, QUOTA_COUNT_MAX,
+    REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S,
+    SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, SOCKET_ADDRESS_BYTES_MAX, STOP_TIMEOUT_MAX_S,
+    VOLUME_CHANGES_MAX, WEBHOOK_AUTHORITY_BYTES_MAX, WEBHOOK_URL_BYTES_MAX,
 };
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
@@ -376,6 +377,11 @@ fn the_documents_bounds_are_the_limits() {
     bound("SetAccessLogRetention.room_bytes minimum", ACCESS_LOG_ROOM_MIN_BYTES);
     bound("SetAccessLogRetention.room_bytes maximum", ACCESS_LOG_ROOM_MAX_BYTES);
     bound("VerifyAccessLog.heads maxItems", text(ACCESS_LOG_HEADS_MAX));
+    bound("WebhookUrl minLength", text("https://h".len()));
+    bound("WebhookUrl maxLength", text(WEBHOOK_URL_BYTES_MAX));
+    bound("Destination.authorities maxLength", text(WEBHOOK_AUTHORITY_BYTES_MAX));
+    bound("MailAddress minLength", text("o@h".len()));
+    bound("MailAddress maxLength", text(MAIL_ADDRESS_BYTES_MAX));
     bound("Reference maxLength", text(REFERENCE_CHARACTERS_MAX));
     bound("VolumeReading.chunk_bytes minimum", ChunkSize::LEAST.bytes());
     bound("VolumeReading.chunk_bytes maximum", ChunkSize::MOST.bytes());

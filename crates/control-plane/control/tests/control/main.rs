@@ -12,6 +12,7 @@ mod joining;
 mod killed;
 mod on_record;
 mod quotas;
+mod recipients;
 mod roles;
 mod running_clones;
 #[cfg(feature = "full")]

@@ -155,6 +155,10 @@ fn every_operation_that_changes_something_is_on_record() {
     log.call("datastore_remove", &["ds2"], &json!({}));
     log.call("host_token", &[], &json!({ "name": "host2", "address": "10.0.0.6:5691" }));
     log.call("host_remove", &["host2"], &json!({}));
+    let webhook = json!({ "type": "webhook", "url": "https://desk.example.com/" });
+    log.call("recipient_create", &[], &json!({ "name": "desk", "to": webhook }));
+    log.call("recipient_test", &["desk"], &json!({}));
+    log.call("recipient_delete", &["desk"], &json!({}));
     log.call("policy_create", &[], &json!({ "name": "sealed", "description": "", "rules": {} }));
     log.call("policy_delete", &["sealed"], &json!({}));
     for (name, encrypted) in [("web1", true), ("clear1", false)] {

@@ -63,12 +63,6 @@ impl Rate {
         self.since_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX))
     }
 
-    /// How late a request may start without a loss, in ns: its bucket is then half full at most.
-    pub fn slack_ns(&self) -> u64 {
-        let full_ns = u128::from(self.burst) * NS_PER_S / u128::from(self.per_second.max(1));
-        u64::try_from(full_ns / 2).unwrap_or(u64::MAX)
-    }
-
     /// The rate that follows this one now. Nothing that was earned or spent is lost; a bucket that
     /// was unlimited begins full.
     #[must_use]

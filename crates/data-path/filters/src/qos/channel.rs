@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use strongroom_io::{Channel, Done, Io, Payload, Reactor, Request, Thread};
 
+use super::LOOKS_EVERY;
 use super::page::{Cost, Limits, Ticket};
-use super::{GATHERED_FROM, GATHERED_WITHIN, LOOKS_EVERY};
 
 /// A channel whose requests wait for their turn.
 pub struct QosChannel<P: Payload, C: Channel<P>> {
@@ -80,16 +80,11 @@ impl<P: Payload, C: Channel<P>> QosChannel<P, C> {
         self.waiting.len() < before
     }
 
-    /// Has the thread woken when the first request is due, or may be because of another limit. If
-    /// many wait, it sleeps a little longer and sends several at once: each waits for many others
-    /// anyway, and a thread that wakes for each takes the processor from other volumes.
+    /// Has the thread woken when the first request is due, or may be because of another limit.
     fn wake_in_time(&self) {
         let Some(place) = &self.place else { return };
-        let gathers = if self.waiting.len() >= GATHERED_FROM { GATHERED_WITHIN } else { Duration::ZERO };
-        let gathers = gathers.min(Duration::from_nanos(self.limits.slack_ns()));
         let wait_ns = self.limits.due_at_ns(place).saturating_sub(self.limits.now_ns());
-        let wait = Duration::from_nanos(wait_ns).saturating_add(gathers);
-        self.reactor.wake_at(Instant::now() + wait.min(LOOKS_EVERY));
+        self.reactor.wake_at(Instant::now() + Duration::from_nanos(wait_ns).min(LOOKS_EVERY));
     }
 }
 

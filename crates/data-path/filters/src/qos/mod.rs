@@ -42,13 +42,6 @@ pub const OPERATION_BYTES: u64 = 256 << 10;
 /// How soon a thread whose requests wait notices another limit.
 pub const LOOKS_EVERY: Duration = Duration::from_millis(100);
 
-/// How many requests of a queue have to wait before they are sent several at once.
-const GATHERED_FROM: usize = 4;
-
-/// How much longer than it has to the first of them waits for that, at most. At a given rate the
-/// mean wait does not change: of four requests at 2,000 a second it is 2 ms in any case.
-const GATHERED_WITHIN: Duration = Duration::from_millis(2);
-
 /// A disk within limits.
 pub struct QosDisk<P: Payload> {
     below: Arc<dyn Disk<P>>,

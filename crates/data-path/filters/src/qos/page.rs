@@ -234,11 +234,6 @@ impl Words {
         positions
     }
 
-    fn slack_ns(&self) -> u64 {
-        let limited = self.rates().into_iter().filter(Rate::is_limited);
-        limited.map(|rate| rate.slack_ns()).min().unwrap_or(u64::MAX)
-    }
-
     fn due_at_ns(&self, positions: &[Option<Position>; BUCKETS]) -> u64 {
         let rates = self.rates();
         let due = rates.iter().zip(positions).filter_map(|(rate, position)| {
@@ -412,11 +407,6 @@ impl Limits {
     pub(super) fn due_at_ns(&self, ticket: &Ticket) -> u64 {
         let due = self.0.pages.iter().zip(&ticket.0).map(|(page, place)| page.due_at_ns(place));
         due.max().unwrap_or(0)
-    }
-
-    /// How late requests may start without a loss under any of the limits, in ns.
-    pub(super) fn slack_ns(&self) -> u64 {
-        self.0.pages.iter().map(Words::slack_ns).min().unwrap_or(u64::MAX)
     }
 
     /// Counts a request that has waited.

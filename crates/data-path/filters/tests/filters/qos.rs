@@ -1,21 +1,17 @@
 //! Limits: exact over time, in order, fair, and the same through changes and successors.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::qos::{Clock, LimitPage, Limits, QosChannel, QosDisk, Rate, Throttled};
 use strongroom_filters::switch::SwitchDisk;
-use strongroom_io::{
-    Channel, Disk, Done, FileQueue, IdleReactor, Io, IoError, Plain, Reactor, Request, RequestKind, Thread,
-    Waker,
-};
+use strongroom_io::{Channel, Disk, Done, IdleReactor, Io, Plain, Request, RequestKind, Thread};
 use strongroom_memory::{BufferPool, GuestSlice, WordsWriter};
 use strongroom_types::{
     Bandwidth, BandwidthBurst, BandwidthLimit, Extent, IoLimits, Iops, IopsBurst, IopsLimit,
@@ -80,12 +76,8 @@ impl Site {
     }
 
     fn queue_within(&self, limits: Limits) -> Queue {
-        self.queue_of(Rc::new(IdleReactor::new().unwrap()), limits)
-    }
-
-    fn queue_of(&self, reactor: Rc<dyn Reactor>, limits: Limits) -> Queue {
         let pool = BufferPool::new(4 << 20).unwrap();
-        let thread = Thread { pool, reactor };
+        let thread = Thread { pool, reactor: Rc::new(IdleReactor::new().unwrap()) };
         let below = self.spy.open(&thread, 64).unwrap();
         Queue { channel: QosChannel::new(below, &thread, limits, 64), thread, done: Vec::new() }
     }
@@ -215,53 +207,6 @@ proptest! {
                 prop_assert!(u128::from(started + 2) * 1_000_000 + 100_000 >= low);
             }
         }
-    }
-}
-
-/// A reactor that knows how long its thread is to sleep.
-struct Sleeper {
-    reactor: IdleReactor,
-    sleeps_ns: Cell<u64>,
-}
-
-impl Reactor for Sleeper {
-    fn file_queue(&self) -> Result<Box<dyn FileQueue>, IoError> {
-        self.reactor.file_queue()
-    }
-
-    fn wake_at(&self, deadline: Instant) {
-        let sleep = deadline.saturating_duration_since(Instant::now());
-        self.sleeps_ns.set(sleep.as_nanos() as u64);
-    }
-
-    fn waker(&self) -> Arc<Waker> {
-        self.reactor.waker()
-    }
-}
-
-/// A thread that sleeps as long as it is asked to misses nothing of what comes meanwhile, however
-/// small the bucket is.
-#[test]
-fn a_deep_queue_that_sleeps_longer_gets_its_whole_rate() {
-    for burst in [8, 25, 100, 10_000] {
-        const RATE: u64 = 100_000;
-        let site = Site::new(iops(RATE, burst));
-        let reactor = Rc::new(Sleeper { reactor: IdleReactor::new().unwrap(), sleeps_ns: Cell::new(0) });
-        let mut queue = site.queue_of(Rc::clone(&reactor) as _, site.limits.clone());
-        let (mut tag, mut started, mut passed_ns) = (0, 0, 0);
-        while passed_ns < NS_PER_S / 10 {
-            while tag - started < 32 {
-                queue.zero(tag);
-                tag += 1;
-            }
-            started += queue.poll().len() as u64;
-            let sleep_ns = reactor.sleeps_ns.take().max(1000);
-            site.passes(Duration::from_nanos(sleep_ns));
-            passed_ns += sleep_ns;
-        }
-        let earned = RATE * passed_ns / NS_PER_S;
-        assert!(started + 32 >= earned, "{started} of {earned} with a burst of {burst}");
-        assert!(started <= earned + burst + 1, "{started} of {earned} with a burst of {burst}");
     }
 }
 

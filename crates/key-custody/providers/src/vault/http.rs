@@ -2,14 +2,11 @@
 
 use std::fs;
 use std::io::Read;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use strongroom_memory::secret::SecretBytes;
+use strongroom_serving::{client_of, roots_of};
 use ureq::Agent;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use zeroize::Zeroizing;
 
 use crate::config::{VaultConfig, misconfigured};
@@ -40,24 +37,8 @@ impl Http {
     pub(super) fn new(config: &VaultConfig) -> Result<Self, ProviderError> {
         let unusable = |reason: String| misconfigured(format!("{}: {reason}", config.ca.display()));
         let pem = fs::read(&config.ca).map_err(|error| unusable(error.to_string()))?;
-        let roots: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(&pem)
-            .map(|der| der.map(|der| Certificate::from_der(&der).to_owned()))
-            .collect::<Result<_, _>>()
-            .map_err(|_| unusable("it is no PEM of certificates".to_owned()))?;
-        if roots.is_empty() {
-            return Err(unusable("there is no certificate in it".to_owned()));
-        }
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::new_with_certs(&roots))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-            .build();
-        let agent = Agent::config_builder()
-            .tls_config(tls)
-            .https_only(true)
-            // A token must not be sent to a redirect's target.
-            .max_redirects(0)
-            .proxy(None)
-            .http_status_as_error(false)
+        let roots = roots_of(&pem).map_err(|error| unusable(error.to_string()))?;
+        let agent = client_of(roots)
             // Received data, which may be a key, stays in a connection's buffers while it is open.
             .max_idle_connections(0)
             .max_idle_connections_per_host(0)

@@ -4,6 +4,7 @@ mod access;
 mod disks;
 mod events;
 mod inventory;
+mod recipients;
 mod server;
 mod vms;
 mod volumes;
@@ -37,6 +38,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(events::event_list))
         .routes(routes!(events::event_stream))
         .routes(routes!(events::alarm_list))
+        .routes(routes!(recipients::recipient_list, recipients::recipient_create))
         .routes(routes!(access::session_list))
         .routes(routes!(access::user_list, access::user_create))
         .routes(routes!(access::role_list, access::role_create))
@@ -81,6 +83,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(volumes::volume_show))
         .routes(routes!(inventory::host_show, inventory::host_remove))
         .routes(routes!(inventory::policy_show, inventory::policy_delete))
+        .routes(routes!(recipients::recipient_show, recipients::recipient_delete))
+        .routes(routes!(recipients::recipient_test))
         .routes(routes!(access::vm_move))
         .routes(routes!(access::session_end))
         .routes(routes!(access::me_show))

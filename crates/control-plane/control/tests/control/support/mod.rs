@@ -2,6 +2,7 @@
 //! forgets nothing, and a fuse that kills the control plane between any two external actions.
 
 pub mod client;
+pub mod courier;
 pub mod fuse;
 pub mod joining;
 pub mod passwords;

@@ -9,6 +9,7 @@ use strongroom_control::{ControlConfig, ControlProcess};
 use tokio::sync::oneshot;
 
 use super::client::Client;
+use super::courier::Postbox;
 use super::joining::OneMachine;
 use super::passwords::Argon2id;
 use super::site::Site;
@@ -36,6 +37,7 @@ impl Server {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let config = ControlConfig {
             joining: Some(OneMachine::of(&site.fuse)),
+            courier: Some(Postbox::of(&site.fuse)),
             directory: directory.to_owned(),
             listen: "127.0.0.1:0".parse().unwrap(),
             certificate_names: Vec::new(),
