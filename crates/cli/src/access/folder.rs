@@ -62,7 +62,7 @@ pub struct QuotaArguments {
     most: QuotaOptions,
 
     /// Limit nothing
-    #[arg(long, required_unless_present = "QuotaOptions", conflicts_with = "QuotaOptions")]
+    #[arg(long, conflicts_with = "QuotaOptions")]
     none: bool,
 
     #[command(flatten)]
@@ -142,9 +142,12 @@ impl FolderCommand {
                 let head = ["NAME", "VMS AND DISKS", "CPUS", "MEMORY", "DISK SPACE", "ID"];
                 table(output, folders, head, none, row)
             }
-            Self::Quota(QuotaArguments { folder, most, none: _, api }) => {
+            Self::Quota(QuotaArguments { folder, most, none, api }) => {
                 let QuotaOptions { vms, cpus, memory, disks } = *most;
                 let quota = Quota { vms, cpus, memory_bytes: memory, disk_bytes: disks };
+                if quota.is_unlimited() && !none {
+                    return Err(CliError::Usage("say what is limited, as in --vms 20, or --none".to_owned()));
+                }
                 let path = format!("/v1/folders/{}", segment(folder));
                 let set: Folder = api.connect()?.patch_for(&path, &SetFolder { quota })?;
                 show(output, set, format_args!("quota of folder {folder}: {quota}"))
