@@ -45,6 +45,7 @@ mod live_resize;
 mod machine_types;
 mod many_vms;
 mod migrates;
+mod monitoring;
 mod named_tests;
 mod opens_with_standard_tools;
 mod operations;

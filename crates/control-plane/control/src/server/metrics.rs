@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use strongroom_api::datastore::Datastore;
+use strongroom_api::host::{Host, HostState};
 use strongroom_statistics::{ErrorKind, Operation, Snapshot};
 
 use super::Api;
@@ -45,16 +47,20 @@ pub(super) fn text(api: &Api) -> String {
     let by = |label: &str, counts: BTreeMap<String, u64>| -> Vec<(String, f64)> {
         counts.into_iter().map(|(value, count)| (format!("{{{label}=\"{value}\"}}"), count as f64)).collect()
     };
+    let label = |label: &str, name: &str| format!("{{{label}=\"{name}\"}}");
     let one = |value: f64| vec![(String::new(), value)];
     let index = control.inventory.read();
     let mut powers = BTreeMap::new();
     for seen in index.observed.iter() {
         *powers.entry(seen.power.as_str().to_owned()).or_insert(0) += 1;
     }
-    let mut alarms = BTreeMap::new();
+    let mut alarms: BTreeMap<_, u64> = BTreeMap::new();
     for alarm in index.alarms.iter() {
-        *alarms.entry(alarm.kind.as_str().to_owned()).or_insert(0) += 1;
+        *alarms.entry((alarm.kind.as_str(), alarm.severity.as_str())).or_default() += 1;
     }
+    let alarms = alarms.into_iter().map(|((kind, severity), count)| {
+        (format!("{{kind=\"{kind}\",severity=\"{severity}\"}}"), count as f64)
+    });
     family(
         "vms",
         "gauge",
@@ -63,7 +69,7 @@ pub(super) fn text(api: &Api) -> String {
     );
     family("vms_observed", "gauge", "VMs by what their hosts said last.", &by("power", powers));
     family("volumes", "gauge", "Volumes of the inventory.", &one(index.volumes.len() as f64));
-    family("alarms", "gauge", "Alarms that are raised.", &by("kind", alarms));
+    family("alarms", "gauge", "Alarms that are raised.", &alarms.collect::<Vec<_>>());
     family("tasks_open", "gauge", "Tasks that are not over.", &one(index.open_tasks_count() as f64));
     let last = index.events().last().map_or(0, |event| event.id);
     family("events_total", "counter", "Number of the last event.", &one(last as f64));
@@ -75,12 +81,22 @@ pub(super) fn text(api: &Api) -> String {
         "Times at which a scheduled snapshot was due, by what came of it.",
         &by("result", scheduled.into()),
     );
-    let up = control
-        .list_hosts()
-        .iter()
-        .filter(|host| host.state == strongroom_api::host::HostState::Connected)
-        .count();
-    family("hosts_up", "gauge", "Hosts that answer.", &one(up as f64));
+    let up = |host: &Host| match host.state {
+        HostState::Connected => 1.0,
+        HostState::Disconnected | HostState::Unknown => 0.0,
+    };
+    let hosts = control.list_hosts();
+    let hosts: Vec<_> = hosts.iter().map(|host| (label("host", &host.name), up(host))).collect();
+    family("host_up", "gauge", "Whether a host answers.", &hosts);
+    let datastores = control.list_datastores();
+    let each = |bytes: fn(&Datastore) -> u64| -> Vec<(String, f64)> {
+        let all = datastores.iter();
+        all.map(|datastore| (label("datastore", datastore.name.as_str()), bytes(datastore) as f64)).collect()
+    };
+    let size = each(|datastore| datastore.total_bytes);
+    family("datastore_bytes", "gauge", "Size of a datastore's file system.", &size);
+    let free = each(|datastore| datastore.free_bytes);
+    family("datastore_free_bytes", "gauge", "Free bytes of that file system.", &free);
     let store = control.inventory.counters();
     family("store_commits_total", "counter", "Transactions of the store.", &one(store.committed as f64));
     family(
