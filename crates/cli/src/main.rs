@@ -41,6 +41,7 @@ mod progress;
 mod readiness;
 mod recipient;
 mod serve;
+mod support;
 mod terminal;
 mod vm;
 mod vm_supervisor;

@@ -28,6 +28,7 @@ use crate::manual::ManArguments;
 use crate::output::{Output, printable};
 use crate::recipient::RecipientCommand;
 use crate::serve::ServeArguments;
+use crate::support::SupportArguments;
 use crate::vm::VmCommand;
 use crate::vm_supervisor::{LAUNCHER_COMMAND, LauncherArguments, SUPERVISOR_COMMAND, SupervisorArguments};
 use crate::volume::VolumeCommand;
@@ -132,6 +133,8 @@ enum Command {
     Access(AccessCommand),
     /// Check whether this machine is fit for encrypted VMs
     Doctor(DoctorArguments),
+    /// Write what someone who helps from outside needs to see, without names
+    Support(SupportArguments),
     /// List, show, rotate and destroy keys, and show their history
     #[command(subcommand)]
     Key(KeyCommand),
@@ -215,6 +218,7 @@ impl Program {
             Command::Folder(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Access(command) => command.run(&output),
             Command::Doctor(arguments) => arguments.run(&output),
+            Command::Support(arguments) => arguments.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Key(command) => command.run(&output),
             Command::KeyProvider(command) => command.run(&output),
             Command::Keyserver(command) => command.run(&output),
