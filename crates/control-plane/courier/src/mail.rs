@@ -79,8 +79,8 @@ pub fn send(settings: &Path, to: &MailAddress, message: &Message) -> Result<(), 
         .map_err(|error| Undelivered(error.to_string()))?;
     match transport.send(&mail) {
         Ok(answer) if answer.is_positive() => Ok(()),
-        Ok(answer) => Err(Undelivered(format!("the relay answers with status {}", answer.code()))),
-        Err(error) => Err(Undelivered(told(&error))),
+        Ok(answer) => Err(Undelivered(format!("{} answers with status {}", relay.relay, answer.code()))),
+        Err(error) => Err(Undelivered(format!("{}: {}", relay.relay, told(&error)))),
     }
 }
 
