@@ -9,7 +9,7 @@ use strongroom_api::alarm::Alarm;
 use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore};
 use strongroom_api::event::{Event, EventListQuery};
 use strongroom_api::host::{CreateHostToken, Host, HostToken};
-use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules};
+use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules, SetPolicy};
 use strongroom_api::task::{Progress, ProgressUnit, Task, TaskListQuery, TaskState};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
 use strongroom_files::FileError;
@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::api::{Api, ApiArguments, WaitArguments, follow, segment, show, table, time_ms, word};
 use crate::error::CliError;
 use crate::keyserver::parse_address;
+use crate::limits::LimitArguments;
 use crate::output::{Output, utc};
 use crate::progress::display_about;
 
@@ -526,6 +527,10 @@ pub enum PolicyCommand {
     List(PolicyListArguments),
     /// Create a policy
     Create(PolicyCreateArguments),
+    /// Show a policy, and the VMs that deviate from it
+    Show(PolicyArguments),
+    /// Give a policy other rules
+    Set(PolicySetArguments),
     /// Delete a policy that no VM uses
     Delete(PolicyArguments),
 }
@@ -549,6 +554,36 @@ pub struct PolicyCreateArguments {
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
 
+    #[command(flatten)]
+    rules: RuleArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `set`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The rules replace those that the policy has: one that is not named ends. VMs that do not keep them stay as they \
+are; 'policy show' lists them, and each has an alarm that says what ends it.
+
+Example:
+  strongroom policy set gold --encryption-required --integrity-required --iops 5000"
+)]
+pub struct PolicySetArguments {
+    /// Name or id of the policy
+    policy: String,
+
+    #[command(flatten)]
+    rules: RuleArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The rules of a policy.
+#[derive(Debug, Args)]
+struct RuleArguments {
     /// Require encryption of its VMs
     #[arg(long)]
     encryption_required: bool,
@@ -566,19 +601,66 @@ pub struct PolicyCreateArguments {
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u32).range(..=60_000))]
     disk_latency_p99_ms: Option<u32>,
 
+    /// Require a TPM of its VMs
+    #[arg(long)]
+    tpm_required: bool,
+
+    /// Require integrity tags of their encrypted disks; new disks get them
+    #[arg(long)]
+    integrity_required: bool,
+
+    /// The widest limits of each of their disks; new disks get them
     #[command(flatten)]
-    api: ApiArguments,
+    disk_limits: LimitArguments,
+}
+
+impl RuleArguments {
+    fn rules(&self) -> PolicyRules {
+        PolicyRules {
+            encryption_required: self.encryption_required,
+            key_provider: self.key_provider.clone(),
+            tpm_required: self.tpm_required,
+            integrity_required: self.integrity_required,
+            disk_limits: self.disk_limits.limits(),
+            crypto_safe_hosts: self.crypto_safe_hosts,
+            restart: None,
+            disk_latency_p99_ms: self.disk_latency_p99_ms,
+        }
+    }
 }
 
 /// The arguments of commands on a policy.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom policy delete gold")]
+#[command(after_help = "Examples:\n  strongroom policy show gold\n  strongroom policy delete gold")]
 pub struct PolicyArguments {
     /// Name or id of the policy
     policy: String,
 
     #[command(flatten)]
     api: ApiArguments,
+}
+
+/// A policy, for people.
+struct PolicyText<'policy>(&'policy Policy);
+
+impl Display for PolicyText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Policy { id: _, name, description, rules, vms, deviating } = self.0;
+        writeln!(f, "{name}  {description}")?;
+        let demanded = |is| if is { "required" } else { "as wished" };
+        writeln!(f, "encryption  {}", demanded(rules.encryption_required))?;
+        writeln!(f, "keys from   {}", rules.key_provider.as_ref().map_or("any", |name| name.as_str()))?;
+        writeln!(f, "integrity   {}", demanded(rules.integrity_required))?;
+        writeln!(f, "TPM         {}", demanded(rules.tpm_required))?;
+        writeln!(f, "disks       {}", rules.disk_limits)?;
+        writeln!(f, "hosts       {}", if rules.crypto_safe_hosts { "crypto-safe" } else { "any" })?;
+        write!(f, "VMs         {vms}")?;
+        if !deviating.is_empty() {
+            let names: Vec<&str> = deviating.iter().map(Name::as_str).collect();
+            write!(f, "; {} deviate, and 'vm show' says how: {}", names.len(), names.join(", "))?;
+        }
+        Ok(())
+    }
 }
 
 impl PolicyCommand {
@@ -611,18 +693,23 @@ impl PolicyCommand {
                 let wish = CreatePolicy {
                     name: arguments.name.clone(),
                     description: arguments.description.clone(),
-                    rules: PolicyRules {
-                        encryption_required: arguments.encryption_required,
-                        key_provider: arguments.key_provider.clone(),
-                        tpm_required: false,
-                        crypto_safe_hosts: arguments.crypto_safe_hosts,
-                        restart: None,
-                        disk_latency_p99_ms: arguments.disk_latency_p99_ms,
-                    },
+                    rules: arguments.rules.rules(),
                 };
                 let task = api.post("/v1/policies", &wish)?;
                 let said = format!("policy {} is made", arguments.name);
                 ended(&api, output, WaitArguments::default(), "making", task, &said)
+            }
+            Self::Show(PolicyArguments { policy, api }) => {
+                let path = format!("/v1/policies/{}", segment(policy));
+                let shown: Policy = api.connect()?.get(&path)?;
+                let text = PolicyText(&shown).to_string();
+                show(output, shown, text)
+            }
+            Self::Set(PolicySetArguments { policy, rules, api }) => {
+                let path = format!("/v1/policies/{}", segment(policy));
+                let set: Policy = api.connect()?.patch_for(&path, &SetPolicy { rules: rules.rules() })?;
+                let text = PolicyText(&set).to_string();
+                show(output, set, text)
             }
             Self::Delete(PolicyArguments { policy, api }) => {
                 let api = api.connect()?;

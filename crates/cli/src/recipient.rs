@@ -127,8 +127,7 @@ user that 'serve' runs as, and count from the next message on. The password stay
 
 Examples:
   strongroom recipient relay
-  strongroom recipient relay --set smtps://mail.example.com --from strongroom@example.com \\
-    --user strongroom --password-file /etc/strongroom/mail.password
+  strongroom recipient relay --set smtps://mail.example.com --from strongroom@example.com --user strongroom --password-file mail.password
   strongroom recipient relay --set smtp+plain://127.0.0.1 --from strongroom@example.com"
 )]
 pub struct RelayArguments {

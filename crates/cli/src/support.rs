@@ -32,7 +32,7 @@ It takes the rights of the caller: what it may not view is not in the file.
 
 Examples:
   strongroom support bundle.json
-  strongroom support bundle.json --names"
+  strongroom support all-names.json --names"
 )]
 pub struct SupportArguments {
     /// New file to write

@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::host::Host;
+use strongroom_api::policy::Deviation;
 use strongroom_api::vm::{CryptoperiodView, RestartPolicy, VmView};
 use strongroom_types::display_bytes;
 
@@ -69,6 +70,9 @@ impl fmt::Display for Shown {
         writeln!(f, "datastore   {}", summary.datastore)?;
         if let Some(policy) = &summary.policy {
             writeln!(f, "policy      {policy}")?;
+        }
+        for Deviation { message, next_step, .. } in &vm.deviations {
+            writeln!(f, "  deviates  {message}; {next_step}")?;
         }
         match (&vm.key, summary.encrypted) {
             (Some(key), _) => writeln!(f, "key         {} at {}", key.key, key.provider)?,

@@ -71,6 +71,8 @@ pub enum AlarmKind {
     AccessLogFull,
     /// The chain of the access log is broken: entries were changed, removed or added.
     AccessLogBroken,
+    /// A VM deviates from the rules of its policy.
+    PolicyViolated,
     /// A recipient does not take messages about alarms.
     RecipientUnreachable,
     /// A kind that this version of the program does not know.
@@ -104,6 +106,7 @@ impl AlarmKind {
             Self::VmMissing => "vm_missing",
             Self::AccessLogFull => "access_log_full",
             Self::AccessLogBroken => "access_log_broken",
+            Self::PolicyViolated => "policy_violated",
             Self::RecipientUnreachable => "recipient_unreachable",
             Self::Unknown => "unknown",
         }

@@ -12,7 +12,7 @@ use crate::access::{
 };
 use crate::datastore::{AddDatastore, RebuildDatastore};
 use crate::host::CreateHostToken;
-use crate::policy::CreatePolicy;
+use crate::policy::{CreatePolicy, SetPolicy};
 use crate::recipient::{CreateRecipient, TestRecipient};
 use crate::vm::{
     AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, PatchVm,
@@ -511,6 +511,7 @@ whole! {
     SetLimits { limits }
     EncryptDisk { integrity, key_provider }
     CreatePolicy { name, description, rules }
+    SetPolicy { rules }
     AddDatastore { name, path, host }
     CreateHostToken { name, address, valid_seconds }
     ReadVolumes { readings }

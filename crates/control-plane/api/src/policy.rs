@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use strongroom_types::IoLimits;
+
 use crate::name::Name;
+use crate::object_only::object_only;
 use crate::vm::RestartPolicy;
 
 /// A request for a policy.
@@ -22,8 +25,18 @@ pub struct CreatePolicy {
     pub rules: PolicyRules,
 }
 
-/// The rules of a policy. They apply to VMs that are created under it, and are checked again when
-/// such a VM is changed.
+/// A request to change a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetPolicy {
+    /// Its rules, in the place of those that it has. VMs that do not keep them stay as they are, and
+    /// deviate.
+    #[serde(deserialize_with = "object_only")]
+    pub rules: PolicyRules,
+}
+
+/// The rules of a policy. They apply to VMs that are created under it, and no request is accepted
+/// with which such a VM would deviate from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRules {
@@ -36,6 +49,13 @@ pub struct PolicyRules {
     /// Whether a VM must have a TPM.
     #[serde(default)]
     pub tpm_required: bool,
+    /// Whether the encrypted disks of a VM that keep data must have integrity tags. New disks get
+    /// them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub integrity_required: bool,
+    /// The widest limits of a disk. New disks get them.
+    #[serde(default, skip_serializing_if = "IoLimits::is_none", deserialize_with = "object_only")]
+    pub disk_limits: IoLimits,
     /// Whether its VMs run only on hosts where no secret can reach a disk.
     #[serde(default)]
     pub crypto_safe_hosts: bool,
@@ -62,4 +82,37 @@ pub struct Policy {
     pub rules: PolicyRules,
     /// The number of VMs under it.
     pub vms: u64,
+    /// Those of them that deviate from its rules, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deviating: Vec<Name>,
+}
+
+/// What of a VM its policy does not permit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Deviation {
+    /// The rule.
+    pub rule: PolicyRule,
+    /// The disk, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
+    /// One sentence for people.
+    pub message: String,
+    /// What ends it.
+    pub next_step: String,
+}
+
+/// A rule that a VM can deviate from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyRule {
+    /// `encryption_required`.
+    Encryption,
+    /// `key_provider`.
+    KeyProvider,
+    /// `tpm_required`.
+    Tpm,
+    /// `integrity_required`.
+    Integrity,
+    /// `disk_limits`.
+    DiskLimits,
 }

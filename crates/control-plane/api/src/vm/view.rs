@@ -14,6 +14,7 @@ use super::snapshot::Snapshot;
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 use crate::name::Name;
 use crate::object::ObjectRef;
+use crate::policy::Deviation;
 
 /// A VM in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -143,6 +144,9 @@ pub struct VmView {
     /// How long they are used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cryptoperiod: Option<CryptoperiodView>,
+    /// What of it its policy does not permit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deviations: Vec<Deviation>,
     /// The datastore.
     pub datastore_ref: ObjectRef,
     /// The host.

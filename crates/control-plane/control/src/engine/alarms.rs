@@ -12,6 +12,7 @@ use strongroom_statistics::display_latency;
 use strongroom_types::{counted, display_bytes};
 use uuid::Uuid;
 
+use super::compliance::deviations;
 use super::due_snapshots::trouble;
 use super::recipients::{CLEARED, RAISED};
 use super::settle::RESTARTS_MAX;
@@ -353,6 +354,18 @@ impl Control {
                     "`strongroom vm key rotate {} --data` renews them now; otherwise it is tried again by itself",
                     vm.name
                 ),
+            );
+        }
+        let deviations = index.policy_of(vm).map(|policy| (policy, deviations(vm, policy)));
+        if let Some((policy, deviations)) = deviations
+            && let Some(first) = deviations.first()
+        {
+            wanted.raise(
+                AlarmKind::PolicyViolated,
+                Severity::Warning,
+                vm.object(),
+                format!("policy {}: {}", policy.name, first.message),
+                &first.next_step,
             );
         }
         let Some(seen) = index.observed(vm.id) else { return };

@@ -12,6 +12,7 @@
 
 use std::path::Path;
 
+use strongroom_api::policy::PolicyRules;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
 use strongroom_api::{ErrorCode, Problem};
@@ -21,7 +22,7 @@ use strongroom_vm::{DiskKind, MemorySize};
 
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
-use super::place::{check, told_without_key};
+use super::place::{check, may_have_tags, told_without_key};
 use super::snapshots::{snapshots_of, told_problem};
 use super::wishes::{Caller, suspended, volumes_settled};
 use super::{Control, RETRY_PAUSE};
@@ -42,6 +43,7 @@ impl Control {
     /// # Errors
     /// [`Problem`], as for all methods here.
     pub fn add_disk(&self, caller: &Caller, named: &str, wish: &AddDisk) -> Result<Task, Problem> {
+        let rules = self.rules_of(named);
         let wanted = |vm: &VmRecord| {
             let Some(name) = vm.hardware.free_name(wish.kind) else {
                 return Err(problems::invalid("too many disks"));
@@ -55,20 +57,22 @@ impl Control {
             };
             // The disk gets the key of the VM's own volumes.
             let sealed = vm.hardware.disks.iter().find(|disk| disk.sealing.is_sealed());
+            let sealing = sealed.unwrap_or(first).sealing.clone();
+            let has_tags = rules.integrity_required && may_have_tags(wish.kind, &sealing);
             let disk = DiskRecord {
                 name,
                 size: wish.size_bytes,
                 kind: wish.kind,
                 frontend: wish.frontend,
-                sealing: sealed.unwrap_or(first).sealing.clone(),
+                sealing,
                 volume: None,
                 pinned: false,
                 least_generation: 0,
                 thick: false,
-                integrity: wish.integrity,
+                integrity: wish.integrity || has_tags,
                 volume_name: None,
                 shares_with: Vec::new(),
-                limits: IoLimits::NONE,
+                limits: rules.disk_limits,
             };
             let mut with = vm.clone();
             with.hardware.disks.push(disk.clone());
@@ -145,6 +149,13 @@ impl Control {
             let disk = disk.map(|disk| disk_of(vm, disk)).transpose()?.map(|disk| disk.name.clone());
             Ok(Work::Limit { disk, limits, failures: 0 })
         })
+    }
+
+    /// The rules of a VM's policy; none for a VM without one.
+    fn rules_of(&self, named: &str) -> PolicyRules {
+        let index = self.inventory.read();
+        let policy = index.find_vm(named).and_then(|vm| index.policy_of(vm));
+        policy.map(|policy| policy.rules.clone()).unwrap_or_default()
     }
 
     /// Asks a VM's host whether its datastore has room for the disks, so that the caller gets the

@@ -15,6 +15,7 @@
 //!   tokens, sessions. [`access_log`]: what is on record of all this.
 //! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
 //!   host.
+//! - [`compliance`]: the rules of policies. [`quotas`]: those of folders.
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
 //!   wrong state. [`alarms`]: present troubles.
 //! - [`recipients`]: to whom alarms are sent, and the messages.
@@ -30,6 +31,7 @@ mod accounts;
 mod advance;
 mod alarms;
 mod clones;
+mod compliance;
 mod credentials;
 mod cursor;
 mod data_keys;

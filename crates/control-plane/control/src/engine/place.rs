@@ -20,7 +20,6 @@ impl Control {
         let datastore = find_datastore(index, wish.datastore.as_deref())?;
         let policy = find_policy(index, wish.policy.as_deref())?;
         let rules = policy.map_or_else(PolicyRules::default, |policy| policy.rules.clone());
-        check_rules(wish, &rules, policy)?;
         let (sealing, key_wish) = self.sealing(&wish.encryption, &rules)?;
         let (mut data, mut swap) = (0.., 0..);
         let disks = wish.disks.iter().map(|disk| {
@@ -38,10 +37,10 @@ impl Control {
                 pinned: false,
                 least_generation: 0,
                 thick: false,
-                integrity: disk.integrity,
+                integrity: disk.integrity || (rules.integrity_required && may_have_tags(disk.kind, &sealing)),
                 volume_name: None,
                 shares_with: Vec::new(),
-                limits: IoLimits::NONE,
+                limits: rules.disk_limits,
             })
         });
         let hardware = Hardware {
@@ -213,20 +212,9 @@ fn find_policy<'index>(
     found.map(Some).ok_or_else(|| problems::not_found(ObjectKind::Policy, named))
 }
 
-fn check_rules(
-    wish: &CreateVm,
-    rules: &PolicyRules,
-    policy: Option<&Row<PolicyRecord>>,
-) -> Result<(), Problem> {
-    let name = policy.map_or("", |policy| policy.name.as_str());
-    if rules.encryption_required && !wish.encryption.encrypted {
-        return Err(problems::conflict(format!("policy {name} demands that VM {} is encrypted", wish.name)));
-    }
-    if rules.tpm_required && !wish.tpm {
-        return Err(problems::conflict(format!("policy {name} demands that VM {} has a TPM", wish.name))
-            .next("ask for one with --tpm"));
-    }
-    Ok(())
+/// Whether a disk can have integrity tags.
+pub(super) fn may_have_tags(kind: DiskKind, sealing: &DiskSealing) -> bool {
+    kind == DiskKind::Data && *sealing != DiskSealing::Clear
 }
 
 /// Checks a VM against the limits of the API and of hosts.

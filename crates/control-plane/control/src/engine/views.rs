@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::access::{Rights, sees_task};
 use super::alarms::{datastore_object, host_object};
+use super::compliance::{deviating, deviations};
 use super::{Control, HostSeat, cursor};
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
@@ -115,6 +116,7 @@ impl Control {
             key: hardware.keys().first().map(vm_key),
             data_keys_unix_seconds: hardware.encrypted().then(|| vm.data_keys_since()),
             cryptoperiod: self.cryptoperiod_view(&index, vm),
+            deviations: index.policy_of(vm).map(|policy| deviations(vm, policy)).unwrap_or_default(),
             datastore_ref: datastore.map_or_else(
                 || ObjectRef {
                     kind: ObjectKind::Datastore,
@@ -461,12 +463,13 @@ fn programs_view(programs: &protocol::Programs) -> HostPrograms {
     }
 }
 
-fn policy_view(index: &Index, policy: &PolicyRecord) -> Policy {
+pub(super) fn policy_view(index: &Index, policy: &PolicyRecord) -> Policy {
     Policy {
         id: policy.id,
         name: policy.name.clone(),
         description: policy.description.clone(),
         rules: policy.rules.clone(),
         vms: index.vms.iter().filter(|vm| vm.policy == Some(policy.id)).count() as u64,
+        deviating: deviating(index, policy),
     }
 }

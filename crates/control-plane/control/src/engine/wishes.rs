@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_api::datastore::AddDatastore;
+use strongroom_api::limits::DISK_LATENCY_P99_MAX_MS;
 use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
-use strongroom_api::policy::CreatePolicy;
+use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules, SetPolicy};
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
     CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
@@ -24,12 +25,14 @@ use super::access::{Rights, may, sees_task};
 use super::accounts::must_have;
 use super::advance::{done, without_vm};
 use super::alarms::datastore_object;
+use super::compliance::keeps_policies;
 use super::fill::to_be_filled;
 use super::place::{addressed, check};
 use super::quotas::within_quotas;
 use super::seal_disks::refuse_of_half_clear;
 use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
+use super::views::policy_view;
 use super::volume_changes::name_is_free;
 use super::{Control, Stop};
 use crate::inventory::{Draft, Failure, Index, Row, by_name_or_id};
@@ -411,10 +414,7 @@ impl Control {
         if wish.description.len() > strongroom_api::limits::DESCRIPTION_MAX_BYTES {
             return Err(problems::invalid("the description is too long"));
         }
-        let most_ms = strongroom_api::limits::DISK_LATENCY_P99_MAX_MS;
-        if wish.rules.disk_latency_p99_ms.is_some_and(|latency_ms| latency_ms > most_ms) {
-            return Err(problems::invalid("a disk's latency is at most 60000 milliseconds"));
-        }
+        check_rules(&wish.rules)?;
         self.wish(caller, |index, task| {
             if by_name_or_id(&index.policies, wish.name.as_str()).is_some() {
                 return Err(problems::name_taken(ObjectKind::Policy, wish.name.as_str()));
@@ -427,6 +427,17 @@ impl Control {
             };
             let task = self.task_done(task, TaskKind::PolicyCreate, policy_object(&record), caller);
             Ok((task, self.draft().create_named(&record)))
+        })
+    }
+
+    /// Gives a policy other rules. What its VMs are stays; those that do not keep the rules deviate.
+    pub fn set_policy(&self, caller: &Caller, named: &str, wish: &SetPolicy) -> Result<Policy, Problem> {
+        check_rules(&wish.rules)?;
+        self.change(caller, format!("the rules of policy {named} were set"), |index, _| {
+            let policy = by_name_or_id(&index.policies, named)
+                .ok_or_else(|| problems::not_found(ObjectKind::Policy, named))?;
+            let changed = PolicyRecord { rules: wish.rules.clone(), ..PolicyRecord::clone(&policy.record) };
+            Ok((policy_view(index, &changed), self.draft().replace(policy, &changed)))
         })
     }
 
@@ -582,6 +593,7 @@ impl Control {
                 }
                 self.still_may(&index, caller)?;
                 let (task, draft) = judge(&index, id)?;
+                keeps_policies(&index, &task, &draft)?;
                 let draft = within_quotas(&index, &task, draft)?;
                 (task, draft)
             };
@@ -842,6 +854,14 @@ fn patched(vm: &VmRecord, patch: &PatchVm) -> Result<VmRecord, Problem> {
     }
     changed.restart = patch.restart.unwrap_or(changed.restart);
     Ok(changed)
+}
+
+fn check_rules(rules: &PolicyRules) -> Result<(), Problem> {
+    if rules.disk_latency_p99_ms.is_some_and(|latency_ms| latency_ms > DISK_LATENCY_P99_MAX_MS) {
+        let message = format!("a disk's latency is at most {DISK_LATENCY_P99_MAX_MS} milliseconds");
+        return Err(problems::invalid(message));
+    }
+    Ok(())
 }
 
 pub(super) fn policy_object(policy: &PolicyRecord) -> ObjectRef {

@@ -11,6 +11,7 @@ mod images;
 mod joining;
 mod killed;
 mod on_record;
+mod policies;
 mod quotas;
 mod recipients;
 mod roles;

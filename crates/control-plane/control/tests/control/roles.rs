@@ -267,6 +267,7 @@ fn an_administrator_without_cryptography_reaches_no_content() {
         ("decryption", "POST", "/v1/vms/web1/disks/disk0/decrypt", json!({})),
         ("encryption", "POST", "/v1/vms/clear1/disks/disk0/encrypt", json!({})),
         ("policy downgrade", "POST", "/v1/policies", json!({ "name": "lax" })),
+        ("policy downgrade", "PATCH", "/v1/policies/any", json!({ "rules": {} })),
         ("policy downgrade", "DELETE", "/v1/policies/any", json!({})),
         (
             "changed VM",

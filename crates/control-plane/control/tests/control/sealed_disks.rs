@@ -254,7 +254,7 @@ fn a_policy_that_demands_encryption_refuses_a_decryption() {
     assert!(settle_down(&site, &control));
     let refused = control.decrypt_disk(&caller(3), "web1", "disk0").unwrap_err();
     assert_eq!(refused.code, ErrorCode::Conflict);
-    assert!(refused.message.contains("policy sealed demands that VM web1 is encrypted"), "{refused:?}");
+    assert!(refused.message.contains("policy sealed: disk0 of VM web1 is not encrypted"), "{refused:?}");
     let index = control.inventory.read();
     let vm = index.find_vm("web1").unwrap();
     assert!(matches!(vm.hardware.disks[0].sealing, DiskSealing::Under { .. }));

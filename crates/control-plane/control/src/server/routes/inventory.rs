@@ -7,7 +7,7 @@ use strongroom_api::access::Done;
 use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore};
 use strongroom_api::host::{CreateHostToken, Host, HostToken};
 use strongroom_api::key::KeyProvider;
-use strongroom_api::policy::{CreatePolicy, Policy};
+use strongroom_api::policy::{CreatePolicy, Policy, SetPolicy};
 use strongroom_api::task::Task;
 use strongroom_api::vm::PowerOptions;
 use strongroom_api::{ErrorBody, ListQuery, ObjectKind, Page};
@@ -153,6 +153,18 @@ pub async fn host_remove(
 pub async fn policy_create(State(api): State<Api>, wish: Wish<CreatePolicy>) -> Accepted {
     let task = blocking(api, move |control| control.create_policy(&wish.caller, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Gives a policy other rules. VMs that do not keep them stay as they are, and deviate.
+#[utoipa::path(patch, path = "/v1/policies/{policy}", operation_id = "policy_set", tag = "policy",
+    params(("policy" = String, Path, description = "Name or id.")), request_body = SetPolicy,
+    responses((status = 200, body = Policy), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn policy_set(
+    State(api): State<Api>,
+    Named(policy): Named<String>,
+    wish: Wish<SetPolicy>,
+) -> Answer<Json<Policy>> {
+    blocking(api, move |control| control.set_policy(&wish.caller, &policy, &wish.body)).await.map(Json)
 }
 
 /// Removes a datastore without VMs from the inventory; its files stay.

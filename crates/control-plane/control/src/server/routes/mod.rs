@@ -82,7 +82,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(volumes::volume_change))
         .routes(routes!(volumes::volume_show))
         .routes(routes!(inventory::host_show, inventory::host_remove))
-        .routes(routes!(inventory::policy_show, inventory::policy_delete))
+        .routes(routes!(inventory::policy_show, inventory::policy_set, inventory::policy_delete))
         .routes(routes!(recipients::recipient_show, recipients::recipient_delete))
         .routes(routes!(recipients::recipient_test))
         .routes(routes!(access::vm_move))

@@ -995,6 +995,8 @@ pub struct KeysInside {
     pub made: BTreeMap<KeyRequestId, (VmId, ProviderKey)>,
     grants: u64,
     pub unavailable: bool,
+    /// The providers beside `embedded`.
+    pub others: Vec<String>,
     pub expires_unix_seconds: Option<u64>,
     pub last_backup_unix_seconds: Option<u64>,
     /// Deactivated keys.
@@ -1111,13 +1113,15 @@ impl VmKeys for FakeKeys {
 
     fn providers(&self) -> Vec<KeyProvider> {
         let inside = self.lock();
-        vec![KeyProvider {
-            name: "embedded".to_owned(),
+        let all = std::iter::once("embedded").chain(inside.others.iter().map(String::as_str));
+        let provider = |name: &str| KeyProvider {
+            name: name.to_owned(),
             kind: "embedded".to_owned(),
             healthy: !inside.unavailable,
             reason: None,
             certificate_expires_unix_seconds: None,
             last_backup_unix_seconds: inside.last_backup_unix_seconds,
-        }]
+        };
+        all.map(provider).collect()
     }
 }

@@ -1,0 +1,135 @@
+//! Policies: no operation makes a VM deviate from its rules, and what deviates all the same is known.
+
+use serde_json::{Value, json};
+use strongroom_api::alarm::AlarmKind;
+use strongroom_api::policy::{PolicyRule, SetPolicy};
+use strongroom_api::task::Task;
+use strongroom_api::vm::{StartVm, VmView};
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_control::engine::Control;
+
+use crate::support::{Site, caller, settle_down, with_vms};
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn policy(control: &Control, rules: Value) {
+    control.create_policy(&caller(77_000), &read(json!({ "name": "gold", "rules": rules }))).unwrap();
+}
+
+fn set(control: &Control, rules: Value) -> Vec<String> {
+    let set =
+        control.set_policy(&caller(77_001), "gold", &read::<SetPolicy>(json!({ "rules": rules }))).unwrap();
+    set.deviating.iter().map(ToString::to_string).collect()
+}
+
+fn wish(name: &str, more: Value) -> Value {
+    let mut wish = json!({ "name": name, "memory_bytes": 64 << 20, "policy": "gold", "disks": [{ "size_bytes": 1 << 20 }] });
+    wish.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    wish
+}
+
+fn is_refused(asked: Result<Task, Problem>, says: &str) {
+    let problem = asked.unwrap_err();
+    assert_eq!(problem.code, ErrorCode::Conflict, "{problem}");
+    assert!(problem.message.starts_with("policy gold: ") && problem.message.contains(says), "{problem}");
+    assert!(problem.next_step.is_some());
+}
+
+fn vm(control: &Control, name: &str) -> VmView {
+    control.show_vm(name).unwrap()
+}
+
+fn alarms(control: &Control) -> Vec<AlarmKind> {
+    control.review().unwrap();
+    control.inventory.read().alarms.iter().map(|alarm| alarm.kind).collect()
+}
+
+fn strict() -> Value {
+    json!({ "encryption_required": true, "integrity_required": true, "key_provider": "embedded",
+        "disk_limits": { "iops": { "per_second": 1000 } } })
+}
+
+fn with_strict_vm() -> (Site, Control) {
+    let (site, control) = with_vms(&[]);
+    site.keys.lock().others.push("corp".to_owned());
+    control.ask_providers();
+    policy(&control, strict());
+    control.create_vm(&caller(1), &read(wish("web1", json!({})))).unwrap();
+    assert!(settle_down(&site, &control));
+    (site, control)
+}
+
+#[test]
+fn no_operation_makes_a_vm_deviate() {
+    let (site, control) = with_strict_vm();
+    let refused =
+        control.create_vm(&caller(2), &read(wish("x", json!({ "encryption": { "encrypted": false } }))));
+    is_refused(refused, "disk0 of VM x is not encrypted");
+    let limit = |disk: Option<&str>, iops: Value| {
+        let limits = if iops.is_null() { json!({}) } else { json!({ "iops": { "per_second": iops } }) };
+        control.limit_disk(&caller(3), "web1", disk, read(limits))
+    };
+    is_refused(limit(Some("disk0"), json!(2000)), "disk0 of VM web1 may do 2000 IOPS, and at most 1000 IOPS");
+    is_refused(limit(Some("disk0"), Value::Null), "may do unlimited");
+    is_refused(control.decrypt_disk(&caller(4), "web1", "disk0"), "disk0 of VM web1 is not encrypted");
+    is_refused(
+        control.clone_vm(&caller(5), "web1", &read(json!({ "name": "copy", "encrypted": false }))),
+        "disk0 of VM copy is not encrypted",
+    );
+    is_refused(
+        control.rotate_key(&caller(6), "web1", &read(json!({ "key_provider": "corp" }))),
+        "under a key of corp, and not of embedded",
+    );
+    assert!(control.inventory.read().open_tasks().next().is_none(), "nothing has begun");
+    // What the rules permit is done, and new disks keep them by themselves.
+    control.add_disk(&caller(7), "web1", &read(json!({ "size_bytes": 1 << 20 }))).unwrap();
+    assert!(settle_down(&site, &control));
+    let disks = vm(&control, "web1").disks;
+    assert_eq!(disks.len(), 2);
+    for disk in disks {
+        assert!(disk.integrity, "{disk:?}");
+        assert_eq!(disk.limits.iops.unwrap().per_second.get(), 1000, "{disk:?}");
+    }
+    let narrower = read(json!({ "iops": { "per_second": 500 } }));
+    control.limit_disk(&caller(8), "web1", Some("disk1"), narrower).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(vm(&control, "web1").deviations, []);
+    assert_eq!(alarms(&control), []);
+}
+
+#[test]
+fn a_vm_that_deviates_from_a_changed_policy_is_known_and_goes_on() {
+    let (site, control) = with_strict_vm();
+    assert_eq!(
+        set(&control, json!({ "disk_limits": { "iops": { "per_second": 300 } }, "tpm_required": true })),
+        ["web1"]
+    );
+    let rules = |control: &Control| -> Vec<PolicyRule> {
+        vm(control, "web1").deviations.iter().map(|deviation| deviation.rule).collect()
+    };
+    assert_eq!(rules(&control), [PolicyRule::Tpm, PolicyRule::DiskLimits]);
+    assert_eq!(alarms(&control), [AlarmKind::PolicyViolated]);
+    // It goes on, and may come nearer to the rules without keeping all of them.
+    control.start_vm(&caller(10), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let next = &vm(&control, "web1").deviations[1].next_step;
+    assert_eq!(next, "`strongroom vm disk limit web1 disk0 --iops 300`");
+    control
+        .limit_disk(&caller(11), "web1", Some("disk0"), read(json!({ "iops": { "per_second": 300 } })))
+        .unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(rules(&control), [PolicyRule::Tpm]);
+    is_refused(
+        control.limit_disk(
+            &caller(12),
+            "web1",
+            Some("disk0"),
+            read(json!({ "iops": { "per_second": 301 } })),
+        ),
+        "may do 301 IOPS",
+    );
+    assert_eq!(set(&control, strict()), [""; 0]);
+    assert_eq!(alarms(&control), []);
+}
