@@ -63,6 +63,7 @@ mod serves_real_clients;
 mod snapshot_figures;
 mod soaks;
 mod storage_api;
+mod support_bundle;
 mod tracing_points;
 mod vhost_user_hostile_neighbour;
 mod vhost_user_kill;

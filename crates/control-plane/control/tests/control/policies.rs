@@ -1,4 +1,5 @@
-//! Policies: no operation makes a VM deviate from its rules, and what deviates all the same is known.
+//! Policies: no operation makes a VM deviate from its rules, and what deviates all the same is
+//! known.
 
 use serde_json::{Value, json};
 use strongroom_api::alarm::AlarmKind;
