@@ -430,7 +430,8 @@ impl Control {
         })
     }
 
-    /// Gives a policy other rules. What its VMs are stays; those that do not keep the rules deviate.
+    /// Gives a policy other rules. Its VMs stay as they are; those that do not keep the rules
+    /// deviate.
     pub fn set_policy(&self, caller: &Caller, named: &str, wish: &SetPolicy) -> Result<Policy, Problem> {
         check_rules(&wish.rules)?;
         self.change(caller, format!("the rules of policy {named} were set"), |index, _| {
