@@ -3,12 +3,12 @@
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use strongroom_api::alarm::Alarm;
-use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore};
+use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found, RebuildDatastore};
 use strongroom_api::event::{Event, EventListQuery};
-use strongroom_api::host::{CreateHostToken, Host, HostToken};
+use strongroom_api::host::{CreateHostToken, EvacuateHost, Host, HostToken, SetHost};
 use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules, SetPolicy};
 use strongroom_api::task::{Progress, ProgressUnit, Task, TaskListQuery, TaskState};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
@@ -227,6 +227,10 @@ pub enum HostCommand {
     /// Show a host
     #[command(after_help = "Example:\n  strongroom host show host2")]
     Show(HostArguments),
+    /// Set whether a host is in maintenance: no VM is placed or started there
+    Maintenance(HostMaintenanceArguments),
+    /// Move all VMs away from a host, which is in maintenance from then on
+    Evacuate(HostEvacuateArguments),
     /// Remove a host without VMs and datastores; its certificate is revoked
     #[command(after_help = "Example:\n  strongroom host remove host2")]
     Remove(HostArguments),
@@ -267,6 +271,60 @@ pub struct HostTokenArguments {
 pub struct HostArguments {
     /// Name or id of the host
     host: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `maintenance`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "VMs that run there go on. An alarm is raised as long as it is on.\n\nExamples:\n  strongroom host maintenance host2 on\n  strongroom host maintenance host2 off"
+)]
+pub struct HostMaintenanceArguments {
+    /// Name or id of the host
+    host: String,
+
+    /// Whether it is in maintenance
+    state: Switch,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+/// The arguments of `evacuate`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "VMs that are off move to other hosts that reach their datastores. VMs that run stay, unless --shut-down is given: \
+each is then shut down, moved, and started on its new host. What cannot be moved is named in the end, with the reasons.
+
+Examples:
+  strongroom host evacuate host2
+  strongroom host evacuate host2 --shut-down"
+)]
+pub struct HostEvacuateArguments {
+    /// Name or id of the host
+    host: String,
+
+    /// Shut down VMs that run, and start them on their new hosts
+    #[arg(long)]
+    shut_down: bool,
+
+    /// How long each guest has to shut down, in seconds; it is powered off then [default: 60]
+    #[arg(long, value_name = "SECONDS", requires = "shut_down")]
+    timeout: Option<u32>,
+
+    #[command(flatten)]
+    wait: WaitArguments,
 
     #[command(flatten)]
     api: ApiArguments,
@@ -319,6 +377,24 @@ impl HostCommand {
                 let text = host_text(&host);
                 show(output, host, text)
             }
+            Self::Maintenance(HostMaintenanceArguments { host, state, api }) => {
+                let maintenance = *state == Switch::On;
+                let path = format!("/v1/hosts/{}", segment(host));
+                let set = SetHost { maintenance: Some(maintenance) };
+                let changed: Host = api.connect()?.patch_for(&path, &set)?;
+                let said = match maintenance {
+                    true => format!("host {host} is in maintenance: no VM is placed or started there"),
+                    false => format!("host {host} is in maintenance no more"),
+                };
+                show(output, changed, said)
+            }
+            Self::Evacuate(HostEvacuateArguments { host, shut_down, timeout, wait, api }) => {
+                let api = api.connect()?;
+                let wish = EvacuateHost { shut_down: *shut_down, timeout_s: *timeout };
+                let task = api.post(&format!("/v1/hosts/{}/evacuate", segment(host)), &wish)?;
+                let said = format!("nothing is on host {host} any more; it is in maintenance");
+                ended(&api, output, *wait, "moving", task, said.as_str())
+            }
             Self::Remove(HostArguments { host, api }) => {
                 api.connect()?.remove(&format!("/v1/hosts/{}", segment(host)))?;
                 output.answer(&HostRemoved { host: host.clone() })
@@ -333,7 +409,7 @@ impl HostCommand {
         table(output, hosts, head, "there are no hosts", |host| {
             [
                 host.name.clone(),
-                word(host.state),
+                state_of(host),
                 host.cpus.to_string(),
                 display_bytes(host.memory_bytes),
                 display_bytes(host.memory_free_bytes),
@@ -346,19 +422,26 @@ impl HostCommand {
     }
 }
 
+/// Whether a host answers, and takes VMs.
+fn state_of(host: &Host) -> String {
+    let maintenance = if host.maintenance { ", in maintenance" } else { "" };
+    format!("{}{maintenance}", word(host.state))
+}
+
 /// A host for people.
 fn host_text(host: &Host) -> String {
     let here = || "this machine's control socket".to_owned();
     let mut lines = vec![
         format!("name         {}", host.name),
-        format!("state        {}", word(host.state)),
+        format!("state        {}", state_of(host)),
         format!("address      {}", host.address.clone().unwrap_or_else(here)),
         format!("version      {}", host.version.clone().unwrap_or_default()),
-        format!("cpus         {}", host.cpus),
+        format!("cpus         {} {}", host.cpus, host.cpu_model.as_deref().unwrap_or_default()),
         format!(
-            "memory       {}, {} free",
+            "memory       {}, {} free, {} placed",
             display_bytes(host.memory_bytes),
-            display_bytes(host.memory_free_bytes)
+            display_bytes(host.memory_free_bytes),
+            display_bytes(host.memory_placed_bytes)
         ),
         format!("VMs running  {}", host.vms_running),
         format!("crypto-safe  {}", host.crypto_safe.clone().unwrap_or_default()),
@@ -374,6 +457,14 @@ pub enum DatastoreCommand {
     List(DatastoreListArguments),
     /// Add a directory as a datastore
     Add(DatastoreAddArguments),
+    /// Show a datastore, and the hosts that reach it
+    #[command(after_help = "Example:\n  strongroom datastore show ds1")]
+    Show(DatastoreArguments),
+    /// Have another host use a datastore whose directory it sees, too
+    AddHost(DatastoreAddHostArguments),
+    /// End the use of a datastore by a host that has none of its VMs
+    #[command(after_help = "Example:\n  strongroom datastore remove-host ds1 --host host2")]
+    RemoveHost(DatastoreRemoveHostArguments),
     /// Remove a datastore without VMs from the inventory; its files stay
     #[command(after_help = "Example:\n  strongroom datastore remove ds1")]
     Remove(DatastoreArguments),
@@ -409,6 +500,45 @@ pub struct DatastoreAddArguments {
 
     #[command(flatten)]
     wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `add-host`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Both hosts see the same directory: the host compares the datastore's mark, and a copy shows when a VM moves. \
+VMs are then placed on the host that fits best. Never mount ext4, XFS or btrfs on two machines at once: that destroys them.
+
+Example:
+  strongroom datastore add-host ds1 --host host2"
+)]
+pub struct DatastoreAddHostArguments {
+    /// Name or id of the datastore
+    datastore: String,
+
+    /// Host that reaches it, too
+    #[arg(long, value_name = "NAME")]
+    host: String,
+
+    /// Directory of the datastore there [default: as on its first host]
+    #[arg(long, value_name = "DIR")]
+    path: Option<String>,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `remove-host`.
+#[derive(Debug, Args)]
+pub struct DatastoreRemoveHostArguments {
+    /// Name or id of the datastore
+    datastore: String,
+
+    /// Host that uses it no more
+    #[arg(long, value_name = "NAME")]
+    host: String,
 
     #[command(flatten)]
     api: ApiArguments,
@@ -476,6 +606,26 @@ impl DatastoreCommand {
                 let task = api.post("/v1/datastores", &wish)?;
                 ended(&api, output, *wait, "adding", task, &format!("{name} is a datastore"))
             }
+            Self::Show(DatastoreArguments { datastore, api }) => {
+                let path = format!("/v1/datastores/{}", segment(datastore));
+                let found: Datastore = api.connect()?.get(&path)?;
+                let text = datastore_text(&found);
+                show(output, found, text)
+            }
+            Self::AddHost(DatastoreAddHostArguments { datastore, host, path, api }) => {
+                let api = api.connect()?;
+                let wish = AddDatastoreHost { host: host.clone(), path: path.clone() };
+                let task = api.post(&format!("/v1/datastores/{}/hosts", segment(datastore)), &wish)?;
+                let said = format!("host {host} reaches datastore {datastore}");
+                ended(&api, output, WaitArguments::default(), "adding", task, &said)
+            }
+            Self::RemoveHost(DatastoreRemoveHostArguments { datastore, host, api }) => {
+                let api = api.connect()?;
+                let path = format!("/v1/datastores/{}/hosts/{}", segment(datastore), segment(host));
+                let task = api.delete(&path)?;
+                let said = format!("host {host} uses datastore {datastore} no more; its files stay");
+                ended(&api, output, WaitArguments::default(), "removing", task, &said)
+            }
             Self::Remove(DatastoreArguments { datastore, api }) => {
                 let api = api.connect()?;
                 let task = api.delete(&format!("/v1/datastores/{}", segment(datastore)))?;
@@ -502,6 +652,26 @@ impl DatastoreCommand {
             }
         }
     }
+}
+
+/// A datastore for people.
+fn datastore_text(found: &Datastore) -> String {
+    let mut lines = vec![
+        format!("name         {}", found.name),
+        format!("id           {}", found.id),
+        format!("state        {}", word(found.state)),
+        format!(
+            "size         {}, {} free",
+            display_bytes(found.total_bytes),
+            display_bytes(found.free_bytes)
+        ),
+        format!("provisioned  {}", display_bytes(found.provisioned_bytes)),
+        format!("VMs          {}", found.vms),
+    ];
+    lines.extend(
+        found.hosts.iter().map(|on| format!("on           {}, {} ({})", on.host, on.path, word(on.state))),
+    );
+    lines.join("\n")
 }
 
 fn ended(

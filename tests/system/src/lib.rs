@@ -51,7 +51,7 @@ pub use libvirt::Libvirt;
 pub use process::{Finished, Process, run};
 pub use qmp::Qmp;
 pub use scratch::Scratch;
-pub use serving::{Console, Serving, end_vms, put_test_guest, take_place};
+pub use serving::{Console, Serving, end_vms, end_vms_in, put_test_guest, take_place};
 pub use session::{Output, RunningCommand, Session};
 pub use snapshot::Snapshot;
 pub use terminal::Terminal;

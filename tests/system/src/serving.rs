@@ -292,7 +292,7 @@ impl<'test> Serving<'test> {
     /// The process ids in a VM's run directory: its supervisor, its QEMU and, if it has a TPM, its
     /// swtpm.
     pub fn processes_of(&self, vm: &str) -> Vec<Pid> {
-        processes_of_vm(self.scratch, vm)
+        processes_of_vm(self.scratch, "run", vm)
     }
 
     /// The workers of a running VM.
@@ -380,9 +380,14 @@ pub fn take_place() -> impl Drop {
 /// Stops by force the VMs whose run directory is `run` in a test's directory, when nothing can
 /// start another.
 pub fn end_vms(scratch: &Scratch) {
-    let vms = fs::read_dir(scratch.path("run/vms")).into_iter().flatten().flatten();
+    end_vms_in(scratch, "run");
+}
+
+/// As [`end_vms`], for another run directory.
+pub fn end_vms_in(scratch: &Scratch, run: &str) {
+    let vms = fs::read_dir(scratch.path(&format!("{run}/vms"))).into_iter().flatten().flatten();
     for vm in vms {
-        for pid in processes_of_vm(scratch, &vm.file_name().to_string_lossy()) {
+        for pid in processes_of_vm(scratch, run, &vm.file_name().to_string_lossy()) {
             // The id alone could belong to another process by now.
             let ours = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
             if [&b"qemu"[..], b"vm-supervisor", b"swtpm"].iter().any(|name| contains(&ours, name)) {
@@ -400,8 +405,8 @@ pub fn end_vms(scratch: &Scratch) {
     }
 }
 
-fn processes_of_vm(scratch: &Scratch, vm: &str) -> Vec<Pid> {
-    let text = fs::read(scratch.path(&format!("run/vms/{vm}/state.json"))).unwrap_or_default();
+fn processes_of_vm(scratch: &Scratch, run: &str, vm: &str) -> Vec<Pid> {
+    let text = fs::read(scratch.path(&format!("{run}/vms/{vm}/state.json"))).unwrap_or_default();
     let state: Value = serde_json::from_slice(&text).unwrap_or_default();
     let pid = |of: &str| state[of]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     ["supervisor", "qemu", "swtpm"].iter().filter_map(|of| pid(of)).collect()

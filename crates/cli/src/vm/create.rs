@@ -83,6 +83,10 @@ pub struct CreateArguments {
     #[arg(long, value_name = "NAME")]
     datastore: Option<String>,
 
+    /// Host of the VM [default: the one that fits best of those that reach the datastore]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+
     /// Folder of the VM; roles that count in it count for the VM
     #[arg(long, value_name = "FOLDER", value_parser = parse_reference)]
     folder: Option<Reference>,
@@ -222,6 +226,7 @@ impl CreateArguments {
         Ok(CreateVm {
             name: self.name.clone(),
             datastore: self.datastore.clone(),
+            host: self.host.clone(),
             folder: self.folder.clone(),
             policy: self.policy.clone(),
             board: Board { machine: self.machine.into(), ..Board::default() },

@@ -15,6 +15,7 @@ mod key;
 mod libvirt;
 mod limit;
 mod list;
+mod move_host;
 mod options;
 mod power;
 mod quiesce;
@@ -78,6 +79,8 @@ pub enum VmCommand {
     Clone(clone::CloneArguments),
     /// Make a VM that is off a template, which is only cloned
     Template(template::TemplateArguments),
+    /// Move a VM that is off to another host that reaches its datastore
+    Move(move_host::MoveArguments),
     /// Check the disks of a VM that is off
     Check(check::CheckArguments),
     /// Export a disk of a VM that is off to an unencrypted image
@@ -123,6 +126,7 @@ impl VmCommand {
             Self::Snapshot(command) => command.run(output),
             Self::Clone(arguments) => arguments.run(output),
             Self::Template(arguments) => arguments.run(output),
+            Self::Move(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),

@@ -44,6 +44,10 @@ pub enum AlarmKind {
     Overcommit,
     /// A host does not answer.
     HostDown,
+    /// A host is in maintenance.
+    HostMaintenance,
+    /// A host runs a VM that belongs to another one.
+    RunsElsewhere,
     /// Memory of a host can reach a disk although its owner demanded that it cannot.
     HostNotCryptoSafe,
     /// A VM crashed and is not restarted automatically.
@@ -98,6 +102,8 @@ impl AlarmKind {
             Self::DatastoreUnavailable => "datastore_unavailable",
             Self::Overcommit => "overcommit",
             Self::HostDown => "host_down",
+            Self::HostMaintenance => "host_maintenance",
+            Self::RunsElsewhere => "runs_elsewhere",
             Self::HostNotCryptoSafe => "host_not_crypto_safe",
             Self::VmCrashed => "vm_crashed",
             Self::SnapshotMissed => "snapshot_missed",

@@ -21,6 +21,30 @@ pub struct AddDatastore {
     pub host: Option<String>,
 }
 
+/// A request to have another host use a datastore. Its storage is mounted there already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddDatastoreHost {
+    /// The host, by name or id.
+    #[schema(min_length = 1, max_length = 63)]
+    pub host: String,
+    /// The absolute path of its directory there; by default the same as on its first host.
+    #[schema(min_length = 1, max_length = 4095, pattern = "^/")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+/// A datastore on one of its hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DatastoreHost {
+    /// The host's name.
+    pub host: String,
+    /// Its directory there.
+    pub path: String,
+    /// Its state there.
+    pub state: DatastoreState,
+}
+
 /// A datastore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Datastore {
@@ -29,12 +53,15 @@ pub struct Datastore {
     pub id: DatastoreId,
     /// Its name.
     pub name: Name,
-    /// The directory.
+    /// The directory, on its first host.
     pub path: String,
-    /// The host's name.
+    /// The name of its first host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Its state.
+    /// Every host that reaches it.
+    #[serde(default)]
+    pub hosts: Vec<DatastoreHost>,
+    /// Its state: the best that it has on any host.
     pub state: DatastoreState,
     /// Its file system's size, in bytes.
     pub total_bytes: u64,

@@ -10,13 +10,13 @@ use crate::access::{
     ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Explain, MoveVm,
     RenewSecondFactor, SetAccessLogRetention, SetFolder, SignIn, VerifyAccessLog,
 };
-use crate::datastore::{AddDatastore, RebuildDatastore};
-use crate::host::CreateHostToken;
+use crate::datastore::{AddDatastore, AddDatastoreHost, RebuildDatastore};
+use crate::host::{CreateHostToken, EvacuateHost, SetHost};
 use crate::policy::{CreatePolicy, SetPolicy};
 use crate::recipient::{CreateRecipient, TestRecipient};
 use crate::vm::{
-    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, PatchVm,
-    PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetLimits,
+    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, MoveToHost,
+    PatchVm, PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetLimits,
     SetSnapshotSchedule, SnapshotRule, StartVm, StopVm, TemplateVm, TicketUse,
 };
 use crate::volume::{
@@ -276,6 +276,7 @@ impl Guarded for CreateVm {
             cdrom,
             nics,
             name: _,
+            host: _,
             policy: _,
             board: _,
             firmware: _,
@@ -513,6 +514,10 @@ whole! {
     CreatePolicy { name, description, rules }
     SetPolicy { rules }
     AddDatastore { name, path, host }
+    AddDatastoreHost { host, path }
+    SetHost { maintenance }
+    EvacuateHost { shut_down, timeout_s }
+    MoveToHost { host }
     CreateHostToken { name, address, valid_seconds }
     ReadVolumes { readings }
     ChangeVolumes { changes }

@@ -15,6 +15,9 @@ pub struct Host {
     pub name: String,
     /// Whether it answers.
     pub state: HostState,
+    /// Whether it is in maintenance: no VM is placed or started there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maintenance: bool,
     /// Where it is reached; absent for the control plane's own machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
@@ -23,10 +26,16 @@ pub struct Host {
     pub version: Option<String>,
     /// The number of its processors.
     pub cpus: u32,
+    /// The model of its processors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
     /// Its memory, in bytes.
     pub memory_bytes: u64,
     /// Its free memory, in bytes.
     pub memory_free_bytes: u64,
+    /// The memory of all VMs that are placed there or on their way, in bytes.
+    #[serde(default)]
+    pub memory_placed_bytes: u64,
     /// The accelerator that guests run with: `kvm` or `tcg`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<String>,
@@ -84,6 +93,28 @@ pub enum HostState {
     #[default]
     #[serde(other)]
     Unknown,
+}
+
+/// A request to change a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetHost {
+    /// Whether it is in maintenance: no VM is placed or started there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<bool>,
+}
+
+/// A request to move all VMs away from a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvacuateHost {
+    /// Whether VMs that are on are shut down, moved and started again. Otherwise they stay.
+    pub shut_down: bool,
+    /// How long each guest has to shut down, in seconds: a minute by default. It is powered off
+    /// then.
+    #[schema(minimum = 1, maximum = 3600)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u32>,
 }
 
 /// A request for a token with which a machine joins as a host.

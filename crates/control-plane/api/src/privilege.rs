@@ -22,7 +22,8 @@ pub enum Privilege {
     Backup,
     /// Make VMs and volumes.
     Create,
-    /// Change VMs and volumes.
+    /// Change VMs and volumes, move them to other hosts; for the site, set hosts in maintenance and
+    /// evacuate them.
     Configure,
     /// Decide what a guest runs: its kernel, boot order, CD-ROM, network cards, screen, what its
     /// disks are filled with, a revert, a request to its agent.
@@ -133,7 +134,9 @@ impl Privilege {
             Self::Export => "read dumps, and copies of disks in plain text",
             Self::Backup => "read maps of volumes, and have volumes checked: neither shows content",
             Self::Create => "make VMs and volumes",
-            Self::Configure => "change VMs and volumes",
+            Self::Configure => {
+                "change VMs and volumes, move them to other hosts; for the site, set hosts in maintenance"
+            }
             Self::GuestControl => {
                 "decide what a guest runs: kernel, boot order, CD-ROM, network cards, screen, content of disks"
             }

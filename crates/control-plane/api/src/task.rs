@@ -81,6 +81,8 @@ pub enum TaskKind {
     VmCryptoperiod,
     /// Moves a VM into another folder.
     VmMove,
+    /// Moves a VM, or a volume that no VM has, to another host.
+    VmMoveHost,
     /// Makes a VM a template.
     VmTemplate,
     /// Makes a template a VM again.
@@ -137,6 +139,12 @@ pub enum TaskKind {
     DatastoreRemove,
     /// Registers every VM of a datastore that can be registered.
     DatastoreRebuild,
+    /// Has another host use a datastore.
+    DatastoreAddHost,
+    /// Ends the use of a datastore by a host.
+    DatastoreRemoveHost,
+    /// Moves all VMs away from a host.
+    HostEvacuate,
     /// Makes a policy.
     PolicyCreate,
     /// Deletes a policy.
@@ -165,6 +173,7 @@ impl TaskKind {
             Self::VmSnapshotSchedule => "vm_snapshot_schedule",
             Self::VmCryptoperiod => "vm_cryptoperiod",
             Self::VmMove => "vm_move",
+            Self::VmMoveHost => "vm_move_host",
             Self::VmTemplate => "vm_template",
             Self::VmTemplateUndo => "vm_template_undo",
             Self::VmResume => "vm_resume",
@@ -193,6 +202,9 @@ impl TaskKind {
             Self::DatastoreAdd => "datastore_add",
             Self::DatastoreRemove => "datastore_remove",
             Self::DatastoreRebuild => "datastore_rebuild",
+            Self::DatastoreAddHost => "datastore_add_host",
+            Self::DatastoreRemoveHost => "datastore_remove_host",
+            Self::HostEvacuate => "host_evacuate",
             Self::PolicyCreate => "policy_create",
             Self::PolicyDelete => "policy_delete",
             Self::Unknown => "unknown",

@@ -11,7 +11,8 @@ mod view;
 
 pub use create::{
     AddDisk, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptDisk, EncryptionWish, ImageFormat, ImportDisk,
-    PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, SetLimits, StartVm, StopVm, TemplateVm,
+    MoveToHost, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, SetLimits, StartVm, StopVm,
+    TemplateVm,
 };
 pub use hardware::{
     BandwidthLimit, Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, IoLimits,

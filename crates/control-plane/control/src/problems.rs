@@ -123,7 +123,7 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         "key_unavailable" => ErrorCode::KeyUnavailable,
         "key_revoked" => ErrorCode::KeyRevoked,
         "no_space" | "full" => ErrorCode::DatastoreFull,
-        "no_such_datastore" | "not_mounted" => ErrorCode::DatastoreUnavailable,
+        "no_such_datastore" | "not_mounted" | "other_datastore" => ErrorCode::DatastoreUnavailable,
         "bad_request"
         | "bad_spec"
         | "no_such_directory"
@@ -156,6 +156,7 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "no_port"
         | "disks_changed"
         | "other_generation"
+        | "left_host"
         | "other_directory"
         | "no_screen"
         | "bad_ticket"

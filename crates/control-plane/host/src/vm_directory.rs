@@ -5,6 +5,7 @@
 //!   place. An interruption leaves only that, which the next creation of the same VM removes.
 //! - A deletion is first recorded in `vm.json`, durably. A directory with that record can only be
 //!   deleted again.
+//! - `handover` is there while a VM moves to another host: the one that gives it up has written it.
 //! - `vm.json` is replaced atomically. Nothing in it is secret, and no field of it is trusted where
 //!   it would weaken a request of the control plane.
 
@@ -24,12 +25,22 @@ use strongroom_types::{DESCRIPTOR_TAG_BYTES, ProviderKey, STORED_COUNT_MAX, VmId
 use thiserror::Error;
 
 use crate::attestation::{Attestation, Attested};
-use crate::protocol::{Dump, Problem, SavedMemory, SpecError, TPM_STATE, VmGeneration, VmSnapshots, VmSpec};
+use crate::protocol::{
+    Dump, HandoverId, Problem, SavedMemory, SpecError, TPM_STATE, VmGeneration, VmSnapshots, VmSpec,
+};
 
 /// The configuration file.
 const CONFIGURATION: &str = "vm.json";
 /// Its temporary name while it is written.
 const CONFIGURATION_NEW: &str = "vm.json.new";
+/// The file with the id of a handover to another host.
+const HANDOVER: &str = "handover";
+/// Its temporary name while it is written.
+const HANDOVER_NEW: &str = "handover.new";
+/// The files of a VM's directory.
+const FILES: [&str; 4] = [HANDOVER_NEW, HANDOVER, CONFIGURATION_NEW, CONFIGURATION];
+/// The longest handover, in bytes: a UUID and the end of its line.
+const HANDOVER_BYTES_MAX: u64 = 64;
 /// The prefix of a VM directory's name while it is created.
 const BUILDING_PREFIX: &str = ".strongroom-vm-new-";
 /// The format of the configuration file.
@@ -195,17 +206,7 @@ impl VmRecord {
     /// # Errors
     /// If it cannot be read or parsed.
     pub fn read(path: &Path) -> Result<Option<Self>, VmDirectoryError> {
-        // Symbolic links are not followed, neither as the directory nor as the file.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = HOST
-            .open_directory(path)
-            .and_then(|directory| openat(&*directory, CONFIGURATION, flags, Mode::empty()));
-        let file = match file {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(Errno::LOOP) => return Err(DatastoreError::Link { path: path.to_owned() }.into()),
-            Err(errno) => return Err(system("read the configuration in", path)(errno.into())),
-        };
+        let Some(file) = open_file(path, CONFIGURATION)? else { return Ok(None) };
         let mut text = Vec::new();
         file.take(CONFIGURATION_BYTES_MAX + 1)
             .read_to_end(&mut text)
@@ -284,27 +285,91 @@ impl VmRecord {
     /// If the file system is full or the directory is not writable; the old file then stays.
     pub fn write(&self, path: &Path) -> Result<(), VmDirectoryError> {
         let write = || {
-            let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
-            let new = path.join(CONFIGURATION_NEW);
-            // An existing file is removed rather than written into: it may be a hard link to
-            // another file, or a FIFO without a reader.
-            match std::fs::remove_file(&new) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .custom_flags(no_follow())
-                .open(&new)?;
-            file.write_all(&text)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            std::fs::rename(&new, path.join(CONFIGURATION))?;
-            sync(path)
+            let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+            text.push(b'\n');
+            let file = AtomicFile { new: CONFIGURATION_NEW, name: CONFIGURATION };
+            file.write(path, &text)
         };
         write().map_err(system("write the configuration in", path))
+    }
+}
+
+/// A file of a VM's directory that is replaced as a whole.
+struct AtomicFile {
+    /// Its temporary name while it is written.
+    new: &'static str,
+    name: &'static str,
+}
+
+impl AtomicFile {
+    fn write(&self, directory: &Path, text: &[u8]) -> io::Result<()> {
+        let new = directory.join(self.new);
+        // An existing file is removed rather than written into: it may be a hard link to another
+        // file, or a FIFO without a reader.
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(no_follow())
+            .open(&new)?;
+        file.write_all(text)?;
+        file.sync_all()?;
+        std::fs::rename(&new, directory.join(self.name))?;
+        sync(directory)
+    }
+}
+
+/// Writes the id of a handover into a VM's directory, durably.
+///
+/// # Errors
+/// If the directory cannot be written.
+pub fn write_handover(path: &Path, handover: HandoverId) -> Result<(), VmDirectoryError> {
+    let file = AtomicFile { new: HANDOVER_NEW, name: HANDOVER };
+    file.write(path, format!("{handover}\n").as_bytes()).map_err(system("write the handover in", path))
+}
+
+/// Whether this handover was written into a VM's directory, as this host sees it.
+///
+/// # Errors
+/// If the file is there and cannot be read.
+pub fn has_handover(path: &Path, handover: HandoverId) -> Result<bool, VmDirectoryError> {
+    let Some(file) = open_file(path, HANDOVER)? else { return Ok(false) };
+    let mut text = String::new();
+    match file.take(HANDOVER_BYTES_MAX).read_to_string(&mut text) {
+        Ok(_) => Ok(text.trim_end() == handover.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(false),
+        Err(error) => Err(system("read the handover in", path)(error)),
+    }
+}
+
+/// Removes a handover from a VM's directory, if there is one.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn remove_handover(path: &Path) -> Result<(), VmDirectoryError> {
+    match std::fs::remove_file(path.join(HANDOVER)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(system("remove the handover in", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Opens a file of the directory at `path`; `None` if either is missing. Symbolic links are not
+/// followed, neither as the directory nor as the file.
+fn open_file(path: &Path, name: &'static str) -> Result<Option<File>, VmDirectoryError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file =
+        HOST.open_directory(path).and_then(|directory| openat(&*directory, name, flags, Mode::empty()));
+    match file {
+        Ok(file) => Ok(Some(File::from(file))),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(Errno::LOOP) => Err(DatastoreError::Link { path: path.to_owned() }.into()),
+        Err(errno) => Err(system("read the files in", path)(errno.into())),
     }
 }
 
@@ -436,7 +501,7 @@ fn refuse_strangers(directory: &Path) -> Result<(), VmDirectoryError> {
         let entry = entry.map_err(system("read", directory))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_volume = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if !is_volume && ![CONFIGURATION, CONFIGURATION_NEW].contains(&name.as_str()) {
+        if !is_volume && !FILES.contains(&name.as_str()) {
             return Err(VmDirectoryError::Stranger { path: directory.to_owned(), stranger: name });
         }
     }
@@ -484,7 +549,7 @@ fn delete_volumes(directory: &Path) -> Result<(), VmDirectoryError> {
 /// Removes the configuration last, so that an interrupted deletion can still identify the VM.
 fn remove_rest(directory: &Path) -> Result<(), VmDirectoryError> {
     delete_tpm_state(directory)?;
-    for name in [CONFIGURATION_NEW, CONFIGURATION] {
+    for name in FILES {
         match std::fs::remove_file(directory.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(system("delete", directory)(error));
@@ -671,5 +736,32 @@ mod tests {
             std::fs::write(directory.join(CONFIGURATION), text).unwrap();
             assert_eq!(VmRecord::read(&directory).unwrap_err().code(), "bad_configuration", "{text}");
         }
+    }
+
+    #[test]
+    fn a_handover_is_found_where_it_was_written_and_in_no_copy() {
+        let scratch = tempfile::tempdir().unwrap();
+        let spec = spec(scratch.path(), "web1");
+        let staged = StagedVm::begin(&spec).unwrap().unwrap();
+        add_volume(staged.path());
+        VmRecord::new(spec.clone(), None).write(staged.path()).unwrap();
+        staged.take_name().unwrap();
+        let (directory, first, second) = (spec.directory(), HandoverId::random(), HandoverId::random());
+        assert!(!has_handover(&directory, first).unwrap());
+        write_handover(&directory, first).unwrap();
+        assert!(has_handover(&directory, first).unwrap() && !has_handover(&directory, second).unwrap());
+        write_handover(&directory, second).unwrap();
+        assert!(has_handover(&directory, second).unwrap() && !has_handover(&directory, first).unwrap());
+        remove_handover(&directory).unwrap();
+        remove_handover(&directory).unwrap();
+        assert!(!has_handover(&directory, second).unwrap());
+        // Neither a link nor a text that is none is one, and a VM with one can be deleted.
+        symlink("/etc/passwd", directory.join(HANDOVER)).unwrap();
+        assert_eq!(has_handover(&directory, second).unwrap_err().code(), "link");
+        remove_handover(&directory).unwrap();
+        std::fs::write(directory.join(HANDOVER), [0xff; 100]).unwrap();
+        assert!(!has_handover(&directory, second).unwrap());
+        delete_vm(&spec.datastore, &directory, spec.id).unwrap();
+        assert_eq!(entries(scratch.path()), 0);
     }
 }

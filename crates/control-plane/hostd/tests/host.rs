@@ -4,6 +4,7 @@
 
 mod attacks;
 mod console_log;
+mod moves;
 mod reencryption;
 mod snapshot_groups;
 mod support;
@@ -35,6 +36,8 @@ fn main() -> ExitCode {
         trial("a_job_that_has_a_key_has_no_right", walls::jobs),
         trial("an_image_is_converted_by_a_process_without_keys", walls::images),
         trial("a_captured_supervisor_has_started_what_its_vm_needs", walls::starter_is_asked_for_more),
+        trial("a_vm_that_has_left_a_host_is_started_on_another_one_only", moves::moved),
+        trial("a_vm_moves_whichever_hostd_is_killed", moves::killed),
         trial("what_a_guest_said_is_kept_sealed", console_log::kept),
         trial("orders_of_a_former_control_plane_are_refused_also_after_a_kill", attacks::former_term),
         trial("a_configuration_that_says_clear_makes_nothing_clear", attacks::clear_configuration),

@@ -21,6 +21,11 @@ pub struct CreateVm {
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
+    /// The host, by name or id; without one, that which fits best of those that reach the
+    /// datastore.
+    #[schema(max_length = 63)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// The folder, by name or id; none without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<Reference>,
@@ -245,6 +250,17 @@ pub struct PatchVm {
     /// Whether it is restarted automatically.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<RestartPolicy>,
+}
+
+/// A request to move a VM that is off, or a volume that no VM has, to another host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveToHost {
+    /// The host, by name or id; without one, that which fits best of the others that reach its
+    /// datastore.
+    #[schema(max_length = 63)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// Options of the operations that have none yet: an empty object, or no body.

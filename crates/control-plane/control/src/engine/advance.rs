@@ -69,6 +69,9 @@ impl Control {
         if let Work::DropSnapshot { end, failures } = &task.work {
             return self.drop_temporary(&task, end, *failures);
         }
+        if let Work::Evacuate(evacuation) = &task.work {
+            return self.evacuate(&task, evacuation);
+        }
         let Some(vm) = vm.filter(|vm| vm.task == Some(id)) else {
             // Its VM is gone, or another task has taken it over. Neither happens while a task works
             // on a VM, but a restored store may be in such a state.
@@ -88,6 +91,7 @@ impl Control {
         }
         match &step.task.work {
             Work::DropSnapshot { end, failures } => self.drop_temporary(&step.task, end, *failures),
+            Work::Evacuate(evacuation) => self.evacuate(&step.task, evacuation),
             Work::Nothing => self.end(&step, &step.vm, self.draft(), End::Done),
             Work::Create { fill, from } => self.create(&step, fill, from.as_ref()),
             Work::AwaitImage { fill, until_unix_ms, whole } => {
@@ -108,6 +112,10 @@ impl Control {
                 self.configure(&step, before)
             }
             Work::Delete => self.delete(&step),
+            Work::StopToMove { to, timeout_s } => self.stop_to_move(&step, *to, *timeout_s),
+            Work::Leave { to, handover, starts } => self.leave(&step, *to, *handover, *starts),
+            Work::Arrive { from, handover, starts } => self.arrive(&step, *from, *handover, *starts),
+            Work::Return { problem } => self.return_to_former(&step, problem.as_ref()),
             Work::AddDisk { disk, fill, failures } => self.add_the_disk(&step, disk, *fill, *failures),
             Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),
             Work::RemoveDisk { disk, failures } => self.remove_the_disk(&step, disk, *failures),
@@ -346,7 +354,7 @@ impl Control {
 
     fn start(&self, step: &Step, how: StartOptions) -> Result<Next, Failure> {
         if step.task.operation.is_none() {
-            let allowed = self.check_host(&self.inventory.read(), &step.vm);
+            let allowed = self.may_start(&self.inventory.read(), &step.vm);
             if let Err(problem) = allowed {
                 return self.not_started(step, End::Failed(problem));
             }
@@ -465,7 +473,10 @@ impl Control {
     fn delete(&self, step: &Step) -> Result<Next, Failure> {
         match self.operate_unless_cancelled(step, &step.vm, |_| Some(OperationKind::Delete))? {
             Operated::Pending(next) => Ok(next),
-            Operated::Done(_) => self.drop_vm(step, End::Done),
+            Operated::Done(_) => {
+                self.forget_elsewhere(&step.vm);
+                self.drop_vm(step, End::Done)
+            }
             Operated::Failed(problem) => {
                 let vm = VmRecord { lifecycle: Lifecycle::Present, ..VmRecord::clone(&step.vm.record) };
                 self.end(step, &vm, self.draft(), End::Failed(problem))
@@ -543,7 +554,7 @@ impl Control {
     }
 
     /// After an operation failed, sets the VM's desired state to its actual one.
-    fn as_it_is(&self, step: &Step, ended: Operated) -> Result<Next, Failure> {
+    pub(super) fn as_it_is(&self, step: &Step, ended: Operated) -> Result<Next, Failure> {
         self.as_it_is_with(step, VmRecord::clone(&step.vm.record), self.draft(), ended)
     }
 
@@ -593,11 +604,12 @@ impl Control {
         }
     }
 
-    /// Ends a failed start. After a request, the VM is no longer wanted on; an automatic start is
-    /// repeated as long as its limit allows.
+    /// Ends a failed start. After a request, the VM is no longer wanted on; an automatic start, and
+    /// that of a VM that ran on another host before, is repeated as long as its limit allows.
     fn not_started(&self, step: &Step, end: End) -> Result<Next, Failure> {
         let mut vm = VmRecord::clone(&step.vm.record);
-        if !step.task.is_automatic() || matches!(end, End::Cancelled) {
+        let is_repeated = step.task.is_automatic() || step.task.kind() == TaskKind::VmMoveHost;
+        if !is_repeated || matches!(end, End::Cancelled) {
             vm.desired = DesiredPower::Stopped;
         }
         self.end(step, &vm, self.draft(), end)
@@ -750,6 +762,8 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmSnapshotSchedule => format!("VM {name} has another snapshot schedule"),
         TaskKind::VmCryptoperiod => format!("VM {name} has another cryptoperiod of its data keys"),
         TaskKind::VmMove => format!("{name} is in another folder"),
+        TaskKind::VmMoveHost => format!("{name} is on another host"),
+        TaskKind::HostEvacuate => format!("nothing is on host {name} any more"),
         TaskKind::VmTemplate => format!("VM {name} is a template"),
         TaskKind::VmTemplateUndo => format!("VM {name} is a template no more"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),

@@ -19,7 +19,7 @@ use super::settle::RESTARTS_MAX;
 use super::slow_disks::STALLED_MS;
 use super::{Control, HostSeat};
 use crate::inventory::{Failure, Index, Row};
-use crate::records::{DatastoreRecord, ObservedRecord, Record, VmRecord, alarm_id};
+use crate::records::{DatastoreRecord, Mount, ObservedRecord, Record, VmRecord, alarm_id};
 
 /// How long before its expiry a certificate or key raises an alarm, in seconds: 30 days.
 const EXPIRY_NOTICE_S: u64 = 30 * 86_400;
@@ -207,6 +207,15 @@ impl Control {
 
     fn review_host(&self, index: &Index, seat: &HostSeat, wanted: &mut Wanted) {
         let object = host_object(seat);
+        if index.hosts.get(&seat.id.to_string()).is_some_and(|host| host.maintenance) {
+            wanted.raise(
+                AlarmKind::HostMaintenance,
+                Severity::Warning,
+                object.clone(),
+                format!("host {} is in maintenance: no VM is placed or started there", seat.name),
+                format!("`strongroom host maintenance {} off` ends it", seat.name),
+            );
+        }
         let seen = seat.seen();
         if let Some((reason, _)) = &seen.down {
             wanted.raise(
@@ -238,14 +247,28 @@ impl Control {
                 "stop VMs, or give them less memory",
             );
         }
-        for datastore in index.datastores.iter().filter(|datastore| datastore.host == seat.id) {
-            review_datastore(index, datastore, state, wanted);
+        for datastore in index.datastores.iter() {
+            if let Some(mount) = datastore.on(seat.id) {
+                review_datastore(index, OnHost { datastore, mount, seat }, state, wanted);
+            }
         }
         if !seen.is_complete() {
             return;
         }
         for (vm, places) in &seen.vms {
-            let known = index.vm(*vm).is_some();
+            let known = index.vm(*vm);
+            if let Some(known) = known.filter(|known| known.host != seat.id)
+                && places.iter().any(|place| !place.power.is_off())
+            {
+                wanted.raise(
+                    AlarmKind::RunsElsewhere,
+                    Severity::Critical,
+                    known.object(),
+                    format!("VM {} runs on host {}, which is not its host", known.name, seat.name),
+                    "an earlier start is ended there; otherwise see which host is right before anything is started",
+                );
+            }
+            let known = known.is_some();
             if known && places.len() < 2 {
                 continue;
             }
@@ -460,22 +483,31 @@ fn review_crypto_safe(seat: &HostSeat, told: &protocol::CryptoSafe, wanted: &mut
     );
 }
 
+/// A datastore on one of its hosts.
+#[derive(Clone, Copy)]
+struct OnHost<'a> {
+    datastore: &'a Row<DatastoreRecord>,
+    mount: &'a Mount,
+    seat: &'a HostSeat,
+}
+
 fn review_datastore(
     index: &Index,
-    datastore: &Row<DatastoreRecord>,
+    OnHost { datastore, mount, seat }: OnHost<'_>,
     host: &protocol::Host,
     wanted: &mut Wanted,
 ) {
     let object = datastore_object(datastore);
-    let told = host.datastores.iter().find(|told| told.path == std::path::Path::new(&datastore.path));
+    let told = host.datastores.iter().find(|told| told.path == std::path::Path::new(&mount.path));
     let right = told.filter(|told| told.id == Some(datastore.id));
     let Some(told) = right.filter(|told| told.state != protocol::DatastoreState::Missing) else {
         let why = told.and_then(|told| told.reason.clone()).unwrap_or_else(|| "it is not there".to_owned());
+        let on = if datastore.is_shared() { format!(" on host {}", seat.name) } else { String::new() };
         wanted.raise(
             AlarmKind::DatastoreUnavailable,
             Severity::Critical,
             object,
-            format!("datastore {} ({}) cannot be used: {why}", datastore.name, datastore.path),
+            format!("datastore {} ({}{on}) cannot be used: {why}", datastore.name, mount.path),
             "mount it; VMs in it go on when it is there",
         );
         return;

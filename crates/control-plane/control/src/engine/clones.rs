@@ -31,7 +31,7 @@ use super::advance::{Next, Step, keep_volumes};
 use super::disks::failures_max;
 use super::observe::Look;
 use super::operate::Operated;
-use super::place::provider_of;
+use super::place::{Placed, provider_of};
 use super::snapshots::{check_quiesce, free_name, snapshot_in, snapshots_of, told_problem};
 use super::volume_changes::name_is_free;
 use super::wishes::{Caller, idle_vm, volumes_settled};
@@ -125,10 +125,6 @@ impl CloneWish<'_> {
     /// Checks that the clone can be made where it is placed.
     pub(super) fn check_place(&self, origin: &VmRecord, clone: &VmRecord) -> Result<(), Problem> {
         let called = problems::called(origin);
-        if clone.host != origin.host {
-            let message = format!("{called} is on another host than that datastore");
-            return Err(problems::invalid(message).next("choose a datastore of that host"));
-        }
         if self.linked && clone.datastore != origin.datastore {
             let message = format!("{called} is in another datastore, and shares nothing there");
             return Err(problems::invalid(message).next("leave out the datastore, or make a full clone"));
@@ -183,7 +179,7 @@ impl Control {
                 },
             };
             let content = self.content_of_clone(index, origin, &wanted)?;
-            let mut vm = self.place(index, &like(origin, wish, &wanted)?, id)?;
+            let Placed { mut vm, .. } = self.place(index, &like(origin, wish, &wanted)?, id)?;
             vm.folder = origin.folder;
             wanted.check_place(origin, &vm)?;
             vm.origin = Some(origin.lineage_of_clone(wish.linked));
@@ -343,6 +339,8 @@ fn like(origin: &VmRecord, wish: &CloneVm, wanted: &CloneWish<'_>) -> Result<Cre
     Ok(CreateVm {
         name: wish.name.clone(),
         datastore: Some(wish.datastore.clone().unwrap_or_else(|| origin.datastore.to_string())),
+        // Its host reads the origin.
+        host: Some(origin.host.to_string()),
         folder: None,
         policy: origin.policy.map(|policy| policy.to_string()),
         board: hardware.board,

@@ -83,7 +83,12 @@ impl Control {
         let admitted = joining.admit(&wish.name, valid).map_err(key_problem)?;
         let Admission { client, token_id, .. } = &admitted;
         let joined = JoinedHost { address, client: *client, token_id: token_id.clone(), removing: false };
-        let record = HostRecord { id: Uuid::new_v4(), name: wish.name.clone(), joined: Some(joined.clone()) };
+        let record = HostRecord {
+            id: Uuid::new_v4(),
+            name: wish.name.clone(),
+            joined: Some(joined.clone()),
+            maintenance: false,
+        };
         let message =
             format!("a token was made with which a machine joins as host {} at {address}", wish.name);
         let kept = self.change(caller, message.clone(), |index, _| {
@@ -185,18 +190,23 @@ fn may_be_removed(index: &crate::inventory::Index, host: &HostRecord) -> Result<
     let vms = index.vms.iter().filter(|vm| vm.host == host.id).count();
     if vms > 0 {
         let message = format!("host {} has {}", host.name, counted(vms, "VM"));
-        return Err(Problem::new(ErrorCode::InUse, message).next("delete or unregister them first"));
+        return Err(Problem::new(ErrorCode::InUse, message)
+            .next(format!("`strongroom host evacuate {}`, or delete or unregister them first", host.name)));
     }
-    if let Some(datastore) = index.datastores.iter().find(|datastore| datastore.host == host.id) {
+    if let Some(datastore) = index.datastores.iter().find(|datastore| datastore.on(host.id).is_some()) {
         let message = format!("host {} has datastore {}", host.name, datastore.name);
-        let remove =
-            format!("remove it first, its files stay: `strongroom datastore remove {}`", datastore.name);
+        let name = &datastore.name;
+        let command = match datastore.is_shared() {
+            true => format!("datastore remove-host {name} --host {}", host.name),
+            false => format!("datastore remove {name}"),
+        };
+        let remove = format!("remove it first, its files stay: `strongroom {command}`");
         return Err(Problem::new(ErrorCode::InUse, message).next(remove));
     }
     Ok(())
 }
 
-fn host_object(host: &HostRecord) -> ObjectRef {
+pub(super) fn host_object(host: &HostRecord) -> ObjectRef {
     ObjectRef { kind: ObjectKind::Host, id: Some(host.id), name: host.name.to_string() }
 }
 

@@ -21,7 +21,10 @@
 //! - [`recipients`]: to whom alarms are sent, and the messages.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
 //!   [`data_keys`]: the end of their data keys' cryptoperiods.
-//! - [`seats`], [`joining`]: the hosts, and machines that become hosts.
+//! - [`seats`], [`joining`]: the hosts, and machines that become hosts. [`datastores`]: what they
+//!   reach. [`placement`]: the choice of a VM's host. [`maintenance`]: hosts that take no VMs.
+//! - [`moves`], [`evacuate`]: VMs that move to other hosts. [`strays`]: VMs that run where they do
+//!   not belong.
 //! - [`groups`]: snapshots of several VMs at one instant.
 //! - [`volumes`]: lists and readings of volumes. [`volume_changes`]: changes of them.
 
@@ -35,17 +38,22 @@ mod compliance;
 mod credentials;
 mod cursor;
 mod data_keys;
+mod datastores;
 mod disks;
 mod due;
 mod due_snapshots;
 mod due_times;
 mod embedded;
+mod evacuate;
 mod fill;
 mod groups;
 mod joining;
+mod maintenance;
+mod moves;
 mod observe;
 mod operate;
 mod place;
+mod placement;
 mod quotas;
 mod recipients;
 mod register;
@@ -59,6 +67,7 @@ mod snapshot_schedule;
 mod snapshots;
 mod standings;
 mod statistics;
+mod strays;
 mod templates;
 mod temporary;
 mod tickets;
@@ -271,7 +280,7 @@ fn host_id(inventory: &Inventory, name: &Name, now_unix_ms: u64) -> Result<Uuid,
             let reason = "another machine has joined under the name of this one; give this one another name";
             return Err(Failure::Damaged { key: known.name_key(), reason: reason.to_owned() });
         }
-        let record = HostRecord { id: Uuid::new_v4(), name: name.clone(), joined: None };
+        let record = HostRecord { id: Uuid::new_v4(), name: name.clone(), joined: None, maintenance: false };
         match inventory.commit(Draft::new(now_unix_ms).create_named(&record)) {
             Ok(()) => return Ok(record.id),
             Err(Failure::Raced) => inventory.catch_up()?,

@@ -218,7 +218,8 @@ impl Control {
 
     /// Returns the path of a VM's datastore on its host.
     pub(super) fn datastore_path(&self, vm: &VmRecord) -> Option<String> {
-        self.inventory.read().datastore_of(vm).map(|datastore| datastore.path.clone())
+        let index = self.inventory.read();
+        Some(index.datastore_of(vm)?.on(vm.host)?.path.clone())
     }
 }
 

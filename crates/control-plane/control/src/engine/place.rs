@@ -1,4 +1,5 @@
-//! Makes a VM's record from a request: chooses its host, applies its policy, and fills in defaults.
+//! Makes a VM's record from a request: has its host chosen, applies its policy, and fills in
+//! defaults.
 
 use strongroom_api::policy::PolicyRules;
 use strongroom_api::vm::{CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic, NicBackend};
@@ -10,16 +11,44 @@ use uuid::Uuid;
 
 use super::Control;
 use super::access::find_folder;
-use crate::inventory::{Index, Row, by_name_or_id};
+use super::placement::{Among, Choice, Needs, must_not_be_in_maintenance};
+use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord};
 
+/// The record of a new VM.
+pub(super) struct Placed {
+    pub vm: VmRecord,
+    /// Why it is placed where it is, if there was a choice.
+    pub reason: Option<String>,
+}
+
+impl Placed {
+    /// Adds the event that says why.
+    pub fn told(&self, draft: Draft, task: Uuid) -> Draft {
+        let Some(reason) = &self.reason else { return draft };
+        let message = format!("{}: {reason}", problems::called(&self.vm));
+        draft.event("vm.placed", &self.vm.object(), message, Some(task))
+    }
+}
+
 impl Control {
     /// Makes the record of the requested VM.
-    pub(super) fn place(&self, index: &Index, wish: &CreateVm, task: Uuid) -> Result<VmRecord, Problem> {
+    pub(super) fn place(&self, index: &Index, wish: &CreateVm, task: Uuid) -> Result<Placed, Problem> {
         let datastore = find_datastore(index, wish.datastore.as_deref())?;
         let policy = find_policy(index, wish.policy.as_deref())?;
         let rules = policy.map_or_else(PolicyRules::default, |policy| policy.rules.clone());
+        let needs = Needs {
+            called: format!("VM {}", wish.name),
+            datastore,
+            policy,
+            memory_bytes: wish.memory_bytes.bytes(),
+            processors: wish.cpus.count(),
+            nics: wish.nics.as_deref(),
+        };
+        let among = wish.host.as_deref().map_or(Among::All, Among::Named);
+        let Choice { seat, reason } = self.choose(index, &needs, &among)?;
+        let path = datastore.on(seat.id).map_or("/", |mount| mount.path.as_str());
         let (sealing, key_wish) = self.sealing(&wish.encryption, &rules)?;
         let (mut data, mut swap) = (0.., 0..);
         let disks = wish.disks.iter().map(|disk| {
@@ -51,7 +80,7 @@ impl Control {
             memory: wish.memory_bytes,
             disks: disks.collect::<Result<_, Problem>>()?,
             limits: IoLimits::NONE,
-            nics: addressed(&self.networks(datastore.host, wish)?)?,
+            nics: addressed(&self.networks(seat.id, wish)?)?,
             tpm: wish.tpm,
             seed: wish.seed,
             boot: wish.boot.clone(),
@@ -61,7 +90,7 @@ impl Control {
             id: VmId::random(),
             name: wish.name.clone(),
             datastore: datastore.id,
-            host: datastore.host,
+            host: seat.id,
             policy: policy.map(|policy| policy.id),
             folder: find_folder(index, wish.folder.as_ref())?,
             key_wish: key_wish.filter(|_| !hardware.disks.is_empty()),
@@ -79,28 +108,27 @@ impl Control {
             template: None,
             holds_volume: false,
         };
-        check(&vm, &datastore.path)?;
-        self.check_host(index, &vm)?;
-        Ok(vm)
+        check(&vm, path)?;
+        Ok(Placed { vm, reason })
+    }
+
+    /// Checks that a VM may be started on its host now.
+    pub(super) fn may_start(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
+        index.host_of(vm).map_or(Ok(()), |host| must_not_be_in_maintenance(host))?;
+        if let Some(seat) = self.runs_elsewhere(index, vm) {
+            let message = format!("VM {} runs on host {}, which is not its host", vm.name, seat.name);
+            return Err(problems::conflict(message).next(
+                "see which of the two is right before anything is started: `strongroom event alarms`",
+            ));
+        }
+        self.check_host(index, vm)
     }
 
     /// Checks that a VM's policy allows its host in the host's present state.
-    pub(super) fn check_host(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
-        let policy = index.policy_of(vm);
-        let Some(policy) = policy.filter(|policy| policy.rules.crypto_safe_hosts) else { return Ok(()) };
+    fn check_host(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
+        let Some(policy) = index.policy_of(vm) else { return Ok(()) };
         let Some(seat) = self.seat(vm.host) else { return Err(problems::host_unknown(vm.name.as_str())) };
-        let seen = seat.seen();
-        let told = seen.state.as_ref().map(|state| &state.crypto_safe);
-        if told.is_some_and(|told| told.state == protocol::CryptoSafeState::Safe) {
-            return Ok(());
-        }
-        let why = told.map_or_else(|| "it has not said".to_owned(), |told| told.reasons.join("; "));
-        let message = format!(
-            "policy {} lets VM {} run on crypto-safe hosts only, and host {} is none: {why}",
-            policy.name, vm.name, seat.name
-        );
-        Err(Problem::new(ErrorCode::NoHost, message)
-            .next("`strongroom doctor` on that host says what is missing"))
+        self.check_crypto_safe(policy, &problems::called(vm), seat)
     }
 
     /// Returns the requested network interfaces; by default one on the network `user`, if the host

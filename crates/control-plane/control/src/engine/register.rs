@@ -26,11 +26,20 @@ use crate::host::HostError;
 use crate::inventory::Row;
 use crate::keys::KeyProblem;
 use crate::problems;
-use crate::records::{DatastoreRecord, Hardware, VmRecord};
+use crate::records::{DatastoreRecord, Hardware, Mount, VmRecord};
+
+/// A VM directory of a datastore.
+struct There<'a> {
+    vm: VmId,
+    /// The host that runs the VM, or the first one that finds it.
+    seat: &'a HostSeat,
+    place: Present,
+}
 
 /// A VM directory, with the volumes in it.
-struct Candidate {
+struct Candidate<'a> {
     vm: VmId,
+    seat: &'a HostSeat,
     present: Present,
     volumes: Vec<VolumeFacts>,
 }
@@ -42,15 +51,15 @@ impl Control {
     /// [`Problem`].
     pub fn datastore_contents(&self, named: &str) -> Result<Vec<Found>, Problem> {
         let datastore = self.datastore(Some(named))?;
-        let seat = self.seat_of_datastore(&datastore)?;
-        let present = self.present_in(seat, &datastore)?;
+        let present = self.present_in(&datastore)?;
         let mut found = Vec::new();
-        for (vm, place) in &present {
-            let twice = present.iter().filter(|(other, _)| other == vm).count() > 1;
-            let (standing, reason) = self.standing(seat, *vm, place, twice);
-            found.push(Found { directory: directory_name(place), vm: Some(*vm), standing, reason });
+        for there in &present {
+            let twice = present.iter().filter(|other| other.vm == there.vm).count() > 1;
+            let (standing, reason) = self.standing(there, twice);
+            let directory = directory_name(&there.place);
+            found.push(Found { directory, vm: Some(there.vm), standing, reason });
         }
-        let there: BTreeSet<VmId> = present.iter().map(|(vm, _)| *vm).collect();
+        let there: BTreeSet<VmId> = present.iter().map(|there| there.vm).collect();
         let index = self.inventory.read();
         let missing = index.vms.iter().filter(|vm| {
             vm.datastore == datastore.id && vm.lifecycle == Lifecycle::Present && !there.contains(&vm.id)
@@ -65,15 +74,9 @@ impl Control {
         Ok(found)
     }
 
-    fn standing(
-        &self,
-        seat: &HostSeat,
-        vm: VmId,
-        place: &Present,
-        twice: bool,
-    ) -> (Standing, Option<String>) {
-        let directory = directory_name(place);
-        if let Some(known) = self.inventory.read().vm(vm) {
+    fn standing(&self, there: &There<'_>, twice: bool) -> (Standing, Option<String>) {
+        let directory = directory_name(&there.place);
+        if let Some(known) = self.inventory.read().vm(there.vm) {
             if known.name.as_str() == directory {
                 return (Standing::Registered, None);
             }
@@ -83,7 +86,7 @@ impl Control {
         if twice {
             return (Standing::Duplicate, Some("another directory says that it is the same VM".to_owned()));
         }
-        match candidate(seat, vm, place).and_then(|candidate| self.unknown_volumes(&candidate)) {
+        match candidate(there).and_then(|candidate| self.unknown_volumes(&candidate)) {
             Ok(()) => (Standing::Orphan, None),
             Err(problem) if problem.code == ErrorCode::VolumeKnown => {
                 (Standing::Duplicate, Some(problem.message))
@@ -101,22 +104,21 @@ impl Control {
             return Ok(known);
         }
         let datastore = self.datastore(wish.datastore.as_deref())?;
-        let seat = self.seat_of_datastore(&datastore)?;
-        let present = self.present_in(seat, &datastore)?;
-        let found = present.iter().find(|(_, place)| directory_name(place) == wish.directory.as_str());
-        let Some((vm, place)) = found else {
+        let present = self.present_in(&datastore)?;
+        let found = present.iter().find(|there| directory_name(&there.place) == wish.directory.as_str());
+        let Some(there) = found else {
             let message = format!("there is no VM {} in datastore {}", wish.directory, datastore.name);
             return Err(Problem::new(ErrorCode::NotFound, message)
                 .next(format!("`strongroom datastore contents {}` lists what is in it", datastore.name)));
         };
-        if present.iter().filter(|(other, _)| other == vm).count() > 1 {
-            let message = format!("there are several directories that say that they are VM {vm}");
+        if present.iter().filter(|other| other.vm == there.vm).count() > 1 {
+            let message = format!("there are several directories that say that they are VM {}", there.vm);
             return Err(Problem::new(ErrorCode::VolumeKnown, message)
                 .next("all but one are copies; move them out of the datastore"));
         }
-        let candidate = candidate(seat, *vm, place)?;
+        let candidate = candidate(there)?;
         let task = self.register(caller, &datastore, &candidate, wish.accept_configuration)?;
-        self.look_at_all(seat);
+        self.look_at_all(there.seat);
         Ok(task)
     }
 
@@ -135,28 +137,27 @@ impl Control {
             return Ok(known);
         }
         let datastore = self.datastore(Some(named))?;
-        let seat = self.seat_of_datastore(&datastore)?;
-        let present = self.present_in(seat, &datastore)?;
+        let present = self.present_in(&datastore)?;
         let each = caller.without_key();
         let mut places: BTreeMap<VmId, usize> = BTreeMap::new();
-        for (vm, _) in &present {
-            *places.entry(*vm).or_default() += 1;
+        for there in &present {
+            *places.entry(there.vm).or_default() += 1;
         }
         let next = AtomicUsize::new(0);
         // Several at a time, since the store makes waiting transactions durable together.
         let register_some = || {
             let mut refused = Vec::new();
-            while let Some((vm, place)) = present.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let registered = match self.standing(seat, *vm, place, places[vm] > 1) {
+            while let Some(there) = present.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let registered = match self.standing(there, places[&there.vm] > 1) {
                     (Standing::Registered, _) => continue,
-                    (Standing::Orphan, _) => candidate(seat, *vm, place)
+                    (Standing::Orphan, _) => candidate(there)
                         .and_then(|candidate| {
                             self.register(&each, &datastore, &candidate, wish.accept_configuration)
                         })
                         .map_err(|problem| problem.message),
                     (_, reason) => Err(reason.unwrap_or_default()),
                 };
-                refused.extend(registered.err().map(|reason| (directory_name(place), reason)));
+                refused.extend(registered.err().map(|reason| (directory_name(&there.place), reason)));
             }
             refused
         };
@@ -166,7 +167,7 @@ impl Control {
             done.collect::<Vec<_>>()
         });
         refused.sort_unstable();
-        self.look_at_all(seat);
+        self.hosts_of(&datastore)?.into_iter().for_each(|seat| self.look_at_all(seat));
         self.wish(caller, |_, id| {
             let object = datastore_object(&datastore);
             let mut draft = self.draft();
@@ -183,7 +184,7 @@ impl Control {
         &self,
         caller: &Caller,
         datastore: &Row<DatastoreRecord>,
-        candidate: &Candidate,
+        candidate: &Candidate<'_>,
         accept_configuration: bool,
     ) -> Result<Task, Problem> {
         let Some(spec) = &candidate.present.spec else {
@@ -191,7 +192,7 @@ impl Control {
         };
         let name = name_of(spec.name.as_str())?;
         let hardware = Hardware::found(spec).map_err(problems::invalid)?;
-        let mut accepted = self.doubts(datastore, candidate, spec)?;
+        let mut accepted = self.doubts(candidate, spec)?;
         let is_attested = hardware.encrypted() && accepted.is_empty();
         if !is_attested {
             accepted.extend(hardware.ways_out());
@@ -236,7 +237,7 @@ impl Control {
                 id: candidate.vm,
                 name: name.clone(),
                 datastore: datastore.id,
-                host: datastore.host,
+                host: candidate.seat.id,
                 policy,
                 folder: None,
                 hardware: hardware.clone(),
@@ -276,17 +277,12 @@ impl Control {
 
     /// Returns the objections to an encrypted VM as its supervisor made it. An unencrypted VM
     /// cannot be judged.
-    fn doubts(
-        &self,
-        datastore: &DatastoreRecord,
-        candidate: &Candidate,
-        spec: &protocol::VmSpec,
-    ) -> Result<Vec<String>, Problem> {
+    fn doubts(&self, candidate: &Candidate<'_>, spec: &protocol::VmSpec) -> Result<Vec<String>, Problem> {
         let keys: Vec<ProviderKey> = attestation::keys(spec).into_iter().cloned().collect();
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let seat = self.seat_of_datastore(datastore)?;
+        let seat = candidate.seat;
         let generation = VmGeneration(candidate.present.generation);
         let mut grants = Vec::new();
         // Each grant is for one key, once.
@@ -308,7 +304,7 @@ impl Control {
         }
     }
 
-    fn unknown_volumes(&self, candidate: &Candidate) -> Result<(), Problem> {
+    fn unknown_volumes(&self, candidate: &Candidate<'_>) -> Result<(), Problem> {
         let index = self.inventory.read();
         candidate.volumes.iter().try_for_each(|facts| match index.volume(facts.volume) {
             Some(known) => Err(volume_known(facts, known)),
@@ -320,26 +316,42 @@ impl Control {
         find_datastore(&self.inventory.read(), named).cloned()
     }
 
-    fn seat_of_datastore(&self, datastore: &DatastoreRecord) -> Result<&HostSeat, Problem> {
-        self.seat(datastore.host).ok_or_else(|| {
-            let message = format!("the host of datastore {} is not one that is asked here", datastore.name);
-            Problem::new(ErrorCode::HostUnavailable, message)
-        })
+    /// The hosts of a datastore. All of them are asked: a VM of which one finds a directory may run
+    /// on another.
+    fn hosts_of(&self, datastore: &DatastoreRecord) -> Result<Vec<&HostSeat>, Problem> {
+        let seat = |mount: &Mount| {
+            self.seat(mount.host).ok_or_else(|| {
+                let message = format!("a host of datastore {} is not one that is asked here", datastore.name);
+                Problem::new(ErrorCode::HostUnavailable, message)
+            })
+        };
+        datastore.mounts().map(seat).collect()
     }
 
-    /// Returns the VM directories of a datastore, as its host finds them now.
-    fn present_in(
-        &self,
-        seat: &HostSeat,
-        datastore: &DatastoreRecord,
-    ) -> Result<Vec<(VmId, Present)>, Problem> {
-        // Other programs may have added or removed VMs.
-        let request = DatastoreRequest { path: datastore.path.clone().into() };
-        seat.host.look_through(&request).map_err(|error| problems::host(seat.name.as_str(), &error))?;
-        let all = seat.host.vms().map_err(|error| problems::host(seat.name.as_str(), &error))?;
-        let below = std::path::Path::new(&datastore.path);
-        let here = all.vms.iter().filter(|vm| vm.directory.parent() == Some(below));
-        Ok(here.map(|vm| (vm.vm, Present::from(vm))).collect())
+    /// Returns the VM directories of a datastore, as its hosts find them now.
+    fn present_in(&self, datastore: &DatastoreRecord) -> Result<Vec<There<'_>>, Problem> {
+        let mut present: Vec<There<'_>> = Vec::new();
+        for (seat, mount) in self.hosts_of(datastore)?.into_iter().zip(datastore.mounts()) {
+            let failed = |error| problems::host(seat.name.as_str(), &error);
+            // Other programs may have added or removed VMs.
+            let request = DatastoreRequest { path: mount.path.clone().into(), expected: None };
+            seat.host.look_through(&request).map_err(failed)?;
+            let all = seat.host.vms().map_err(failed)?;
+            let below = std::path::Path::new(&mount.path);
+            let before = present.len();
+            for vm in all.vms.iter().filter(|vm| vm.directory.parent() == Some(below)) {
+                let there = There { vm: vm.vm, seat, place: Present::from(vm) };
+                let is_same = |known: &There<'_>| {
+                    known.vm == there.vm && directory_name(&known.place) == directory_name(&there.place)
+                };
+                match present[..before].iter_mut().find(|known| is_same(known)) {
+                    Some(_) if there.place.power.is_off() => {}
+                    Some(known) => *known = there,
+                    None => present.push(there),
+                }
+            }
+        }
+        Ok(present)
     }
 }
 
@@ -352,7 +364,8 @@ fn directory_name(place: &Present) -> String {
     place.directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-fn candidate(seat: &HostSeat, vm: VmId, place: &Present) -> Result<Candidate, Problem> {
+fn candidate<'a>(There { vm, seat, place }: &There<'a>) -> Result<Candidate<'a>, Problem> {
+    let (vm, seat) = (*vm, *seat);
     let Some(spec) = &place.spec else {
         return Err(problems::conflict(format!(
             "the configuration in {} cannot be read",
@@ -377,5 +390,5 @@ fn candidate(seat: &HostSeat, vm: VmId, place: &Present) -> Result<Candidate, Pr
         })
     });
     let volumes = volumes.collect::<Result<_, Problem>>()?;
-    Ok(Candidate { vm, present: place.clone(), volumes })
+    Ok(Candidate { vm, seat, present: place.clone(), volumes })
 }

@@ -8,6 +8,7 @@
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
 use strongroom_host::protocol::{OperationId, OperationKind, OperationRequest};
+use strongroom_types::VmId;
 use uuid::Uuid;
 
 use super::{Control, HostSeat};
@@ -72,6 +73,7 @@ impl Control {
                 Err(failure) => return Err(failure),
             }
         }
+        self.end_strays();
         self.forget_groups()
     }
 
@@ -114,6 +116,7 @@ impl Control {
             && seen.reason_code() != "key_revoked"
             && vm.hardware.half_clear().is_none()
             && self.counted(vm).len() < RESTARTS_MAX
+            && index.host_of(vm).is_none_or(|host| !host.maintenance)
     }
 
     /// The automatic restarts within the window.
@@ -182,7 +185,7 @@ impl Control {
     /// Sends grants to a VM that waits for them. Lost grants are sent again.
     fn supply(&self, vm: &VmRecord, seen: &ObservedRecord) {
         let Some(seat) = self.seat(vm.host) else { return };
-        if !due(seat, vm, self.now_unix_ms()) {
+        if !due(seat, vm.id, self.now_unix_ms()) {
             return;
         }
         let wanted = seen.waiting_for.iter().filter(|waiting| waiting.grant_wanted);
@@ -217,12 +220,13 @@ impl Control {
     }
 }
 
-fn due(seat: &HostSeat, vm: &VmRecord, now_unix_ms: u64) -> bool {
+/// Whether something that is repeated for a VM of a host is due again.
+pub(super) fn due(seat: &HostSeat, vm: VmId, now_unix_ms: u64) -> bool {
     let mut seen = seat.seen();
-    let last = seen.supplied_unix_ms.get(&vm.id).copied();
+    let last = seen.supplied_unix_ms.get(&vm).copied();
     let due = last.is_none_or(|last| last.saturating_add(SUPPLY_PAUSE_MS) <= now_unix_ms);
     if due {
-        seen.supplied_unix_ms.insert(vm.id, now_unix_ms);
+        seen.supplied_unix_ms.insert(vm, now_unix_ms);
     }
     due
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use strongroom_api::datastore::{Datastore, DatastoreState};
+use strongroom_api::datastore::{Datastore, DatastoreHost, DatastoreState};
 use strongroom_api::host::{Host, HostPrograms, HostState};
 use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
@@ -21,7 +21,7 @@ use super::compliance::{deviating, deviations};
 use super::{Control, HostSeat, cursor};
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
-use crate::records::{DatastoreRecord, Place, PolicyRecord, Principal, TaskRecord, VmRecord};
+use crate::records::{DatastoreRecord, Mount, Place, PolicyRecord, Principal, TaskRecord, VmRecord};
 
 impl Control {
     /// A page of VMs.
@@ -240,10 +240,14 @@ impl Control {
         datastore: &DatastoreRecord,
         states: &[(Uuid, Option<protocol::Host>)],
     ) -> Datastore {
-        let state = states.iter().find(|(id, _)| *id == datastore.host).and_then(|(_, state)| state.as_ref());
-        let path = std::path::Path::new(&datastore.path);
-        let told = state.and_then(|state| state.datastores.iter().find(|told| told.path == path));
-        let right = told.is_some_and(|told| told.id == Some(datastore.id));
+        let on: Vec<_> = datastore.mounts().map(|mount| SeenMount::of(datastore, mount, states)).collect();
+        let best = on.iter().max_by_key(|seen| match seen.state {
+            DatastoreState::Available => 3,
+            DatastoreState::Full => 2,
+            DatastoreState::Unavailable => 1,
+            DatastoreState::Unknown => 0,
+        });
+        let told = best.and_then(|seen| seen.told);
         let mut vms = 0;
         let mut provisioned_bytes = 0;
         for vm in index.vms.iter().filter(|vm| vm.datastore == datastore.id) {
@@ -253,14 +257,10 @@ impl Control {
         Datastore {
             id: datastore.id,
             name: datastore.name.clone(),
-            path: datastore.path.clone(),
-            host: self.seat(datastore.host).map(|seat| seat.name.to_string()),
-            state: match told.map(|told| told.state) {
-                _ if state.is_none() => DatastoreState::Unknown,
-                Some(protocol::DatastoreState::Ready) if right => DatastoreState::Available,
-                Some(protocol::DatastoreState::Full) if right => DatastoreState::Full,
-                _ => DatastoreState::Unavailable,
-            },
+            path: datastore.first.path.clone(),
+            host: self.seat(datastore.first.host).map(|seat| seat.name.to_string()),
+            hosts: on.iter().map(|seen| seen.view(index)).collect(),
+            state: best.map_or(DatastoreState::Unknown, |seen| seen.state),
             total_bytes: told.map_or(0, |told| told.total_bytes),
             free_bytes: told.map_or(0, |told| told.free_bytes),
             provisioned_bytes,
@@ -270,7 +270,8 @@ impl Control {
 
     /// All hosts.
     pub fn list_hosts(&self) -> Vec<Host> {
-        self.hosts.iter().map(host_view).collect()
+        let index = self.inventory.read();
+        self.hosts.iter().map(|seat| self.host_view(&index, seat)).collect()
     }
 
     /// One host.
@@ -278,7 +279,8 @@ impl Control {
     /// # Errors
     /// [`Problem`] if it does not exist.
     pub fn show_host(&self, named: &str) -> Result<Host, Problem> {
-        self.find_seat(Some(named)).map(host_view)
+        let seat = self.find_seat(Some(named))?;
+        Ok(self.host_view(&self.inventory.read(), seat))
     }
 
     /// All policies.
@@ -340,8 +342,52 @@ impl Control {
         task.ok_or_else(|| problems::not_found(ObjectKind::Task, &id.to_string()))
     }
 
+    /// A host for callers.
+    pub(super) fn host_view(&self, index: &Index, seat: &HostSeat) -> Host {
+        let record = index.hosts.get(&seat.id.to_string());
+        let maintenance = record.is_some_and(|host| host.maintenance);
+        host_view(
+            seat,
+            HostFacts { maintenance, memory_placed_bytes: self.memory_placed_bytes(index, seat.id) },
+        )
+    }
+
     fn shown(&self, task: &TaskRecord) -> Task {
         Task { progress: self.progress(task.task.id), ..task.task.clone() }
+    }
+}
+
+/// What a host of a datastore says about it.
+struct SeenMount<'a> {
+    mount: &'a Mount,
+    told: Option<&'a protocol::Datastore>,
+    state: DatastoreState,
+}
+
+impl<'a> SeenMount<'a> {
+    fn of(
+        datastore: &DatastoreRecord,
+        mount: &'a Mount,
+        states: &'a [(Uuid, Option<protocol::Host>)],
+    ) -> Self {
+        let state = states.iter().find(|(id, _)| *id == mount.host).and_then(|(_, state)| state.as_ref());
+        let path = std::path::Path::new(&mount.path);
+        let told = state.and_then(|state| state.datastores.iter().find(|told| told.path == path));
+        let right = told.is_some_and(|told| told.id == Some(datastore.id));
+        let state = match told.map(|told| told.state) {
+            _ if state.is_none() => DatastoreState::Unknown,
+            Some(protocol::DatastoreState::Ready) if right => DatastoreState::Available,
+            Some(protocol::DatastoreState::Full) if right => DatastoreState::Full,
+            _ => DatastoreState::Unavailable,
+        };
+        Self { mount, told, state }
+    }
+
+    fn view(&self, index: &Index) -> DatastoreHost {
+        let Mount { host, path } = self.mount;
+        let known = index.hosts.get(&host.to_string());
+        let host = known.map_or_else(|| host.to_string(), |known| known.name.to_string());
+        DatastoreHost { host, path: path.clone(), state: self.state }
     }
 }
 
@@ -414,7 +460,13 @@ fn dump_view(dump: &protocol::Dump) -> Dump {
     Dump { number, bytes, sealed_bytes, volume, at_unix_seconds, label }
 }
 
-fn host_view(seat: &HostSeat) -> Host {
+/// What the inventory says of a host.
+struct HostFacts {
+    maintenance: bool,
+    memory_placed_bytes: u64,
+}
+
+fn host_view(seat: &HostSeat, facts: HostFacts) -> Host {
     let seen = seat.seen();
     let state = seen.state.as_ref();
     Host {
@@ -425,10 +477,13 @@ fn host_view(seat: &HostSeat) -> Host {
             (None, Some(_)) => HostState::Connected,
             (None, None) => HostState::Unknown,
         },
+        maintenance: facts.maintenance,
         address: seat.address.clone(),
         version: state.map(|state| state.version.clone()),
         cpus: state.map_or(0, |state| state.cpus),
+        cpu_model: state.and_then(|state| state.cpu_model.clone()),
         memory_bytes: state.map_or(0, |state| state.memory_bytes),
+        memory_placed_bytes: facts.memory_placed_bytes,
         memory_free_bytes: state.map_or(0, |state| state.memory_available_bytes),
         accelerator: state.map(|state| match state.accelerator {
             protocol::Accelerator::Kvm => "kvm".to_owned(),

@@ -118,11 +118,13 @@ impl Control {
             let datastore = wish.datastore.as_ref().map(ToString::to_string);
             let mut holder = holder(&wish.name, datastore, vec![disk], encryption);
             holder.folder.clone_from(&wish.folder);
-            let mut holder = VmRecord { holds_volume: true, ..self.place(index, &holder, id)? };
+            let placed = self.place(index, &holder, id)?;
+            let draft = placed.told(self.draft(), id);
+            let mut holder = VmRecord { holds_volume: true, ..placed.vm };
             holder.hardware.disks.iter_mut().for_each(|disk| disk.thick = wish.thick);
             let task = self.task(id, TaskKind::VolumeCreate, holder.object(), caller);
             let work = Work::Create { fill: Vec::new(), from: None };
-            Ok((TaskRecord { vm: Some(holder.id), work, ..task }, self.draft().create_named(&holder)))
+            Ok((TaskRecord { vm: Some(holder.id), work, ..task }, draft.create_named(&holder)))
         })
     }
 
@@ -153,9 +155,10 @@ impl Control {
             let copy = wanted.copy_of(disk, &encryption);
             let datastore =
                 wish.datastore.as_ref().map_or_else(|| owner.datastore.to_string(), ToString::to_string);
-            let made = holder(&wish.name, Some(datastore), vec![copy], encryption);
+            let mut made = holder(&wish.name, Some(datastore), vec![copy], encryption);
+            made.host = Some(owner.host.to_string());
             let mut made =
-                VmRecord { holds_volume: true, folder: owner.folder, ..self.place(index, &made, id)? };
+                VmRecord { holds_volume: true, folder: owner.folder, ..self.place(index, &made, id)?.vm };
             wanted.check_place(owner, &made)?;
             made.origin = Some(owner.lineage_of_clone(wish.linked));
             for copy in &mut made.hardware.disks {
@@ -246,6 +249,11 @@ impl Control {
                 return Err(stays(format!("is not in the datastore of VM {}", vm.name))
                     .next("clone it into that datastore, and bind the clone"));
             }
+            if held.host != vm.host {
+                let host = self.seat(vm.host).map_or("", |seat| seat.name.as_str());
+                return Err(stays(format!("is on another host than VM {}", vm.name))
+                    .next(format!("`strongroom vm move {} --host {host}` moves it there", held.name)));
+            }
             if disk.sealing.key().is_some() != vm.hardware.encrypted() {
                 let (one, other) = if vm.hardware.encrypted() { ("not ", "") } else { ("", "not ") };
                 return Err(stays(format!("is {one}encrypted, and VM {} is {other}encrypted", vm.name))
@@ -290,14 +298,15 @@ impl Control {
             name_is_free(index, &name)?;
             snapshots_of(index, vm).check_unneeded(&disk.name).map_err(told_problem)?;
             check_parts(vm, disk)?;
-            let wanted = holder(
+            let mut wanted = holder(
                 &name,
                 Some(vm.datastore.to_string()),
                 Vec::new(),
                 EncryptionWish { encrypted: false, ..EncryptionWish::default() },
             );
+            wanted.host = Some(vm.host.to_string());
             let holder =
-                VmRecord { holds_volume: true, folder: vm.folder, ..self.place(index, &wanted, id)? };
+                VmRecord { holds_volume: true, folder: vm.folder, ..self.place(index, &wanted, id)?.vm };
             let task = self.task(id, TaskKind::VolumeUnbind, vm.object(), caller);
             let holding = Holding { holder: holder.id, disk: disk.name.clone() };
             let work = Work::MakeHolder { holding };
@@ -734,6 +743,7 @@ fn holder(
     CreateVm {
         name: name.clone(),
         datastore,
+        host: None,
         folder: None,
         policy: None,
         board: Board::default(),

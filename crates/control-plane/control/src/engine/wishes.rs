@@ -2,12 +2,10 @@
 //! desired state, the task that will reach it, the event, and the request's key.
 
 use std::net::IpAddr;
-use std::path::{Component, Path};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use strongroom_api::access::{AccessEntry, AccessKind};
-use strongroom_api::datastore::AddDatastore;
 use strongroom_api::limits::DISK_LATENCY_P99_MAX_MS;
 use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
 use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules, SetPolicy};
@@ -16,7 +14,7 @@ use strongroom_api::vm::{
     CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
 };
 use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Privilege, Problem, WhenFull, operation};
-use strongroom_host::protocol::{DatastoreRequest, Dump, ImageFormat};
+use strongroom_host::protocol::{Dump, ImageFormat};
 use strongroom_types::counted;
 use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
 use uuid::Uuid;
@@ -24,7 +22,6 @@ use uuid::Uuid;
 use super::access::{Rights, may, sees_task};
 use super::accounts::must_have;
 use super::advance::{done, without_vm};
-use super::alarms::datastore_object;
 use super::compliance::keeps_policies;
 use super::fill::to_be_filled;
 use super::place::{addressed, check};
@@ -38,8 +35,8 @@ use super::{Control, Stop};
 use crate::inventory::{Draft, Failure, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{
-    AUTOMATIC, AskedBy, DatastoreRecord, NeedAt, Place, PolicyRecord, Principal, RequestRecord, SCHEDULER,
-    TaskRecord, VmRecord, Work, address_text,
+    AUTOMATIC, AskedBy, NeedAt, Place, PolicyRecord, Principal, RequestRecord, SCHEDULER, TaskRecord,
+    VmRecord, Work, address_text,
 };
 
 /// The most open tasks: twice the VMs of a large site.
@@ -143,10 +140,11 @@ impl Control {
         }
         self.wish(caller, |index, id| {
             name_is_free(index, &wish.name)?;
-            let vm = self.place(index, wish, id)?;
+            let placed = self.place(index, wish, id)?;
+            let (vm, draft) = (&placed.vm, placed.told(self.draft(), id));
             let task = self.task(id, TaskKind::VmCreate, vm.object(), caller);
-            let work = Work::Create { fill: to_be_filled(wish, &vm)?, from: None };
-            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().create_named(&vm)))
+            let work = Work::Create { fill: to_be_filled(wish, vm)?, from: None };
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft.create_named(vm)))
         })
     }
 
@@ -168,7 +166,7 @@ impl Control {
 
     /// Requests that a VM is stopped.
     pub fn stop_vm(&self, caller: &Caller, named: &str, how: &StopVm) -> Result<Task, Problem> {
-        let timeout_s = stop_timeout(how)?;
+        let timeout_s = stop_timeout(how.timeout_s)?;
         self.vm_wish(caller, named, TaskKind::VmStop, |vm, _| {
             vm.desired = DesiredPower::Stopped;
             Ok(Work::Stop { force: how.force, timeout_s, then_start: false })
@@ -177,7 +175,7 @@ impl Control {
 
     /// Requests that a VM is stopped and started.
     pub fn restart_vm(&self, caller: &Caller, named: &str, how: &StopVm) -> Result<Task, Problem> {
-        let timeout_s = stop_timeout(how)?;
+        let timeout_s = stop_timeout(how.timeout_s)?;
         self.vm_wish(caller, named, TaskKind::VmRestart, |vm, _| {
             vm.desired = DesiredPower::Running;
             vm.restarts_unix_ms.clear();
@@ -278,7 +276,8 @@ impl Control {
             let mut changed = patched(vm, patch)?;
             changed.task = Some(id);
             let datastore = index.datastore_of(vm);
-            check(&changed, datastore.map_or("/", |datastore| &datastore.path))?;
+            let mount = datastore.and_then(|datastore| datastore.on(vm.host));
+            check(&changed, mount.map_or("/", |mount| mount.path.as_str()))?;
             if let Some(nics) = &patch.nics {
                 self.check_networks(vm.host, nics)?;
             }
@@ -314,98 +313,6 @@ impl Control {
             self.must_be_off(index, vm)?;
             let draft = without_vm(self.draft(), vm);
             Ok((self.task_done(id, TaskKind::VmUnregister, vm.object(), caller), draft))
-        })
-    }
-
-    /// Adds a datastore to the inventory. Its host first checks and marks it.
-    pub fn add_datastore(&self, caller: &Caller, wish: &AddDatastore) -> Result<Task, Problem> {
-        if let Some(known) = self.known_request(caller)? {
-            return Ok(known);
-        }
-        // Checked before the host marks the directory.
-        if by_name_or_id(&self.inventory.read().datastores, wish.name.as_str()).is_some() {
-            return Err(problems::name_taken(ObjectKind::Datastore, wish.name.as_str()));
-        }
-        let seat = self.find_seat(wish.host.as_deref())?;
-        self.is_nobodys_path(seat, wish)?;
-        let request = DatastoreRequest { path: wish.path.clone().into() };
-        let told = seat.host.add_datastore(&request).map_err(|error| {
-            let problem = problems::host(seat.name.as_str(), &error);
-            Problem { message: format!("datastore {}: {}", wish.name, problem.message), ..problem }
-        })?;
-        let Some(id) = told.id else {
-            let why = told.reason.unwrap_or_else(|| "it bears no id".to_owned());
-            return Err(Problem::new(
-                ErrorCode::DatastoreUnavailable,
-                format!("{} cannot be a datastore: {why}", wish.path),
-            ));
-        };
-        // The host's state is read before the datastore is in the inventory, which would otherwise
-        // show it as missing. An error is repeated soon.
-        if let Err(error) = self.hear_state(seat) {
-            tracing::debug!(host = %seat.name, %error, "the host's state could not be read again");
-        }
-        self.wish(caller, |index, task| {
-            if let Some(known) = index.datastores.get(&id.to_string()) {
-                return Err(problems::name_taken(ObjectKind::Datastore, known.name.as_str()));
-            }
-            if by_name_or_id(&index.datastores, wish.name.as_str()).is_some() {
-                return Err(problems::name_taken(ObjectKind::Datastore, wish.name.as_str()));
-            }
-            let (name, path) = (wish.name.clone(), wish.path.clone());
-            let record = DatastoreRecord { id, name, path, host: seat.id };
-            let object = datastore_object(&record);
-            let task = self.task_done(task, TaskKind::DatastoreAdd, object, caller);
-            // The host's record is written again, so that a removal of the host at the same time
-            // looks for datastores once more.
-            let host = index.hosts.get(&seat.id.to_string());
-            let host = host.ok_or_else(|| problems::not_found(ObjectKind::Host, seat.name.as_str()))?;
-            if host.joined.as_ref().is_some_and(|joined| joined.removing) {
-                return Err(problems::conflict(format!("host {} is being removed", host.name)));
-            }
-            Ok((task, self.draft().create_named(&record).replace(host, &*host.record)))
-        })
-    }
-
-    /// Refuses the directory of a known datastore, and one above or in it: a VM would be in both.
-    /// Another disk with another mark may be mounted there now, and its VMs would be mistaken for
-    /// those of the absent one.
-    fn is_nobodys_path(&self, seat: &super::HostSeat, wish: &AddDatastore) -> Result<(), Problem> {
-        let index = self.inventory.read();
-        let wanted = Path::new(&wish.path);
-        if wanted.components().any(|part| part == Component::ParentDir) {
-            return Err(problems::invalid(format!("{}: a datastore's path has no `..`", wish.path)));
-        }
-        let overlaps = |known: &&Row<DatastoreRecord>| {
-            let path = Path::new(&known.path);
-            known.host == seat.id && (wanted.starts_with(path) || path.starts_with(wanted))
-        };
-        let Some(known) = index.datastores.iter().find(overlaps) else { return Ok(()) };
-        let (name, path) = (&known.name, &known.path);
-        if Path::new(path) != wanted {
-            let message = format!("{} and {path}, the directory of datastore {name}, overlap", wish.path);
-            return Err(Problem::new(ErrorCode::NameTaken, message).next("choose another directory"));
-        }
-        let message = format!("{path} is the directory of datastore {name} already");
-        Err(Problem::new(ErrorCode::NameTaken, message).next(format!(
-            "use {name}; where another disk is mounted there now, mount that of {name}, or forget {name} first: \
-             `strongroom datastore remove {name}`"
-        )))
-    }
-
-    /// Removes a datastore without VMs from the inventory; its files stay.
-    pub fn remove_datastore(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
-        self.wish(caller, |index, task| {
-            let datastore = by_name_or_id(&index.datastores, named)
-                .ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))?;
-            let vms = index.vms.iter().filter(|vm| vm.datastore == datastore.id).count();
-            if vms > 0 {
-                let message = format!("datastore {} has {}", datastore.name, counted(vms, "VM"));
-                return Err(Problem::new(ErrorCode::InUse, message)
-                    .next("delete, move or unregister what is in it first"));
-            }
-            let task = self.task_done(task, TaskKind::DatastoreRemove, datastore_object(datastore), caller);
-            Ok((task, self.draft().remove_named(datastore)))
         })
     }
 
@@ -596,6 +503,7 @@ impl Control {
                 let (task, draft) = judge(&index, id)?;
                 keeps_policies(&index, &task, &draft)?;
                 let draft = within_quotas(&index, &task, draft)?;
+                let draft = self.within_room(&index, &task, draft)?;
                 (task, draft)
             };
             if let Some((what, must)) = use_of(task.kind()) {
@@ -831,8 +739,9 @@ pub(super) fn image_format(format: strongroom_api::vm::ImageFormat) -> ImageForm
     }
 }
 
-fn stop_timeout(how: &StopVm) -> Result<u32, Problem> {
-    match how.timeout_s.unwrap_or(STOP_TIMEOUT_DEFAULT_S) {
+/// How long a guest has to shut down, in seconds.
+pub(super) fn stop_timeout(timeout_s: Option<u32>) -> Result<u32, Problem> {
+    match timeout_s.unwrap_or(STOP_TIMEOUT_DEFAULT_S) {
         timeout_s @ 1..=STOP_TIMEOUT_MAX_S => Ok(timeout_s),
         other => Err(problems::invalid(format!("{other} seconds are not within 1 and {STOP_TIMEOUT_MAX_S}"))),
     }

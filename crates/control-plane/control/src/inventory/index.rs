@@ -182,6 +182,11 @@ impl Index {
         self.datastores.get(&vm.datastore.to_string())
     }
 
+    /// The host of a VM.
+    pub fn host_of(&self, vm: &VmRecord) -> Option<&Row<HostRecord>> {
+        self.hosts.get(&vm.host.to_string())
+    }
+
     /// The name of a VM's datastore, or its id if it is not known any more.
     pub fn datastore_name(&self, vm: &VmRecord) -> String {
         self.datastore_of(vm).map_or_else(|| vm.datastore.to_string(), |found| found.name.to_string())

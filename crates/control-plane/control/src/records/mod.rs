@@ -62,7 +62,10 @@ use strongroom_api::event::Event;
 use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
 use strongroom_types::{ClientId, DatastoreId, VmId, VolumeId};
-pub use task::{AUTOMATIC, CloneOf, Holding, SCHEDULER, TaskEnd, TaskRecord, TemporarySnapshot, Whole, Work};
+pub use task::{
+    AUTOMATIC, CloneOf, Evacuation, Holding, LeftVm, MovingVm, SCHEDULER, TaskEnd, TaskRecord,
+    TemporarySnapshot, Whole, Work,
+};
 use uuid::Uuid;
 pub use vm::{KeyWish, Lineage, ObservedRecord, VmRecord};
 
@@ -125,10 +128,45 @@ pub struct DatastoreRecord {
     pub id: DatastoreId,
     /// Its name.
     pub name: Name,
+    /// Where the first host has it. An earlier version knows no others.
+    #[serde(flatten)]
+    pub first: Mount,
+    /// Where the other hosts have it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Mount>,
+}
+
+/// A datastore on one of its hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
     /// Its directory on the host.
     pub path: String,
-    /// The host that mounts it.
+    /// The host.
     pub host: Uuid,
+}
+
+impl DatastoreRecord {
+    /// Where each of its hosts has it, the first one first.
+    pub fn mounts(&self) -> impl Iterator<Item = &Mount> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Where a host has it, if it reaches it.
+    pub fn on(&self, host: Uuid) -> Option<&Mount> {
+        self.mounts().find(|mount| mount.host == host)
+    }
+
+    /// Whether several hosts reach it.
+    pub fn is_shared(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// The same without a host; `None` if no other host reaches it.
+    pub fn without(&self, host: Uuid) -> Option<Self> {
+        let mut left = self.mounts().filter(|mount| mount.host != host).cloned();
+        let first = left.next()?;
+        Some(Self { first, others: left.collect(), ..self.clone() })
+    }
 }
 
 /// A host.
@@ -141,6 +179,16 @@ pub struct HostRecord {
     /// Where it is reached; absent for the control plane's own machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<JoinedHost>,
+    /// Whether it is in maintenance: no VM is placed or started there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maintenance: bool,
+}
+
+impl HostRecord {
+    /// Whether it is being removed.
+    pub fn is_leaving(&self) -> bool {
+        self.joined.as_ref().is_some_and(|joined| joined.removing)
+    }
 }
 
 /// A machine that has joined as a host, or may.

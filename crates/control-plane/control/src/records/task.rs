@@ -4,11 +4,12 @@ use serde::{Deserialize, Serialize};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{Name, Problem};
 use strongroom_host::protocol::{
-    DiskBecomes, DiskName, ImageFormat, NewVmSnapshot, OperationId, SnapshotChange, TicketId,
+    DiskBecomes, DiskName, HandoverId, ImageFormat, NewVmSnapshot, OperationId, SnapshotChange, TicketId,
 };
 use strongroom_types::{
     IoLimits, KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeId, VolumeSize,
 };
+use uuid::Uuid;
 
 use super::access::AskedBy;
 use super::hardware::{DiskRecord, Hardware};
@@ -18,7 +19,7 @@ use super::hardware::{DiskRecord, Hardware};
 pub struct TaskRecord {
     /// The task as callers see it.
     pub task: Task,
-    /// The VM; absent for a task that is complete at once.
+    /// The VM; absent for a task that is complete at once, or works on a host.
     #[serde(default)]
     pub vm: Option<VmId>,
     /// The work and its stage.
@@ -382,6 +383,39 @@ pub enum Work {
     },
     /// Delete the VM.
     Delete,
+    /// Shut the guest down, so that the VM can move to another host, where it is started again.
+    StopToMove {
+        /// The next host.
+        to: Uuid,
+        /// How long the guest has to shut down, in seconds.
+        timeout_s: u32,
+    },
+    /// Have the VM's host give it up.
+    Leave {
+        /// The next host.
+        to: Uuid,
+        /// The handover.
+        handover: HandoverId,
+        /// Whether it is started there.
+        starts: bool,
+    },
+    /// Have the VM's host, the next one, take it over.
+    Arrive {
+        /// The former host.
+        from: Uuid,
+        /// The handover.
+        handover: HandoverId,
+        /// Whether it is started then.
+        starts: bool,
+    },
+    /// Have the VM's host, the former one, take it back.
+    Return {
+        /// Why it did not move; absent if that was cancelled.
+        #[serde(default)]
+        problem: Option<Problem>,
+    },
+    /// Move all VMs away from a host. The task works on no VM itself.
+    Evacuate(Evacuation),
     /// Delete the task's temporary snapshot, and end the task. It works on the VM that has the
     /// snapshot, and no more on its own.
     DropSnapshot {
@@ -391,6 +425,44 @@ pub enum Work {
         #[serde(default)]
         failures: u32,
     },
+}
+
+/// The stage of an evacuation. What has moved is found at other hosts, so it is only counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evacuation {
+    /// The host.
+    pub host: Uuid,
+    /// Whether guests are shut down.
+    pub shut_down: bool,
+    /// How long each guest has to shut down, in seconds.
+    pub timeout_s: u32,
+    /// The VMs that tasks move now.
+    #[serde(default)]
+    pub moving: Vec<MovingVm>,
+    /// The number of VMs that have moved.
+    #[serde(default)]
+    pub moved: u64,
+    /// The VMs that cannot be moved.
+    #[serde(default)]
+    pub left: Vec<LeftVm>,
+}
+
+/// A VM that a task of an evacuation moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MovingVm {
+    /// The VM.
+    pub vm: VmId,
+    /// The task.
+    pub task: Uuid,
+}
+
+/// A VM that an evacuation leaves where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftVm {
+    /// The VM.
+    pub vm: VmId,
+    /// Why.
+    pub reason: String,
 }
 
 /// A holder, and the disk whose volume it is for.
@@ -403,6 +475,14 @@ pub struct Holding {
 }
 
 impl Work {
+    /// The host that the task's VM is on its way to.
+    pub fn target(&self) -> Option<Uuid> {
+        match self {
+            Self::StopToMove { to, .. } | Self::Leave { to, .. } => Some(*to),
+            _ => None,
+        }
+    }
+
     /// The disk whose image it waits for.
     pub fn awaited_image(&self) -> Option<Name> {
         match self {
@@ -475,6 +555,8 @@ impl Work {
             | Self::MakeGroup { .. }
             | Self::BindVolume { .. }
             | Self::MakeHolder { .. }
+            | Self::StopToMove { .. }
+            | Self::Leave { .. }
             | Self::RotateKey { to: None, .. } => true,
             Self::RotateKey { to: Some(_), .. }
             | Self::Nothing
@@ -492,6 +574,9 @@ impl Work {
             | Self::UnbindVolume { .. }
             | Self::UndoUnbind { .. }
             | Self::KeepVolume { .. }
+            | Self::Arrive { .. }
+            | Self::Return { .. }
+            | Self::Evacuate(_)
             | Self::DropSnapshot { .. } => false,
         }
     }

@@ -58,6 +58,10 @@ mod tests {
         }
         whole!(
             datastore::AddDatastore,
+            datastore::AddDatastoreHost,
+            host::SetHost,
+            host::EvacuateHost,
+            vm::MoveToHost,
             vm::AddDisk,
             alarm::Alarm,
             host::CreateHostToken,

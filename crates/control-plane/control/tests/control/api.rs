@@ -297,6 +297,11 @@ fn the_documents_bounds_are_the_limits() {
     let mut bound = |place: &str, number: u64| expected.insert(place.to_owned(), number);
     bound("AddDatastore.host maxLength", text(NAME_BYTES_MAX));
     bound("AddDatastore.path maxLength", text(HOST_PATH_BYTES_MAX));
+    bound("AddDatastoreHost.host maxLength", text(NAME_BYTES_MAX));
+    bound("AddDatastoreHost.path maxLength", text(HOST_PATH_BYTES_MAX));
+    bound("CreateVm.host maxLength", text(NAME_BYTES_MAX));
+    bound("EvacuateHost.timeout_s maximum", u64::from(STOP_TIMEOUT_MAX_S));
+    bound("MoveToHost.host maxLength", text(NAME_BYTES_MAX));
     for place in ["Boot.kernel", "Boot.initrd", "Cdrom.path"] {
         bound(&format!("{place} maxLength"), text(HOST_PATH_BYTES_MAX));
     }

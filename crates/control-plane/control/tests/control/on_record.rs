@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::support::Site;
 use crate::support::client::{Answer, Client};
 use crate::support::server::Server;
 use serde_json::{Value, json};
@@ -146,15 +147,19 @@ fn power(log: &mut Recorded) {
 #[test]
 fn every_operation_that_changes_something_is_on_record() {
     let home = tempfile::tempdir().unwrap();
-    let server = Server::start(home.path());
+    let server = Server::with_hosts(home.path(), Site::with_others(1));
     let mut log = Recorded { client: server.client(), seen: BTreeSet::new() };
     people(&mut log);
     for name in ["ds1", "ds2"] {
-        log.call("datastore_add", &[], &json!({ "name": name, "path": format!("/srv/{name}") }));
+        let wish = json!({ "name": name, "path": format!("/srv/{name}"), "host": "host1" });
+        log.call("datastore_add", &[], &wish);
     }
     log.call("datastore_remove", &["ds2"], &json!({}));
-    log.call("host_token", &[], &json!({ "name": "host2", "address": "10.0.0.6:5691" }));
-    log.call("host_remove", &["host2"], &json!({}));
+    log.call("datastore_add_host", &["ds1"], &json!({ "host": "host2" }));
+    log.call("host_evacuate", &["host2"], &json!({}));
+    log.call("host_set", &["host2"], &json!({ "maintenance": false }));
+    log.call("host_token", &[], &json!({ "name": "host3", "address": "10.0.0.6:5691" }));
+    log.call("host_remove", &["host3"], &json!({}));
     let webhook = json!({ "type": "webhook", "url": "https://desk.example.com/" });
     log.call("recipient_create", &[], &json!({ "name": "desk", "to": webhook }));
     log.call("recipient_test", &["desk"], &json!({}));
@@ -164,9 +169,11 @@ fn every_operation_that_changes_something_is_on_record() {
     log.call("policy_delete", &["sealed"], &json!({}));
     for (name, encrypted) in [("web1", true), ("clear1", false)] {
         let wish = json!({ "name": name, "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }],
-            "encryption": { "encrypted": encrypted } });
+            "encryption": { "encrypted": encrypted }, "host": "host2" });
         log.call("vm_create", &[], &wish);
+        log.call("vm_move_host", &[name], &json!({ "host": "host1" }));
     }
+    log.call("datastore_remove_host", &["ds1", "host2"], &json!({}));
     disks(&mut log);
     power(&mut log);
     log.call("vm_move", &["web1"], &json!({ "folder": "tenant" }));

@@ -23,6 +23,10 @@ pub struct Host {
     pub epoch: Epoch,
     /// The processors that hostd may use.
     pub cpus: u32,
+    /// The model of its processors, as the kernel names it; absent from a hostd that does not
+    /// report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
     /// Total memory, in bytes.
     pub memory_bytes: u64,
     /// Available memory, in bytes: what a process can get without swapping.
@@ -135,6 +139,9 @@ pub enum DatastoreState {
 pub struct DatastoreRequest {
     /// Its directory: an absolute path.
     pub path: PathBuf,
+    /// The id that it must have already. The directory is then neither marked nor created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<DatastoreId>,
 }
 
 /// Whether secrets in the host's memory stay off its disks.

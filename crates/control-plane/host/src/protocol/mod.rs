@@ -62,7 +62,7 @@ pub use host::{
     QemuFound, Topology,
 };
 pub use judge::{JudgeRequest, Judgement};
-pub use names::{GroupAttempt, OperationId, VmGeneration};
+pub use names::{GroupAttempt, HandoverId, OperationId, VmGeneration};
 pub use observed::{
     ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SavedMemory, VmReason, VolumeState,
     WaitingFor,
@@ -81,7 +81,9 @@ pub use strongroom_vm::{
     Board, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MachineType,
     MemorySize, Network, Nic, QuiesceWithin, VmName,
 };
-pub use term::{FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_TERMS, FORMATS, TERM_HEADER, Term};
+pub use term::{
+    FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_MOVES, FORMAT_WITH_TERMS, FORMATS, TERM_HEADER, Term,
+};
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,
 };

@@ -52,6 +52,25 @@ impl GroupAttempt {
     }
 }
 
+/// A VM's handover from one host to another. The former host writes it into the VM's directory, and
+/// the next one finds it there: so both see the same storage, and neither a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HandoverId(uuid::Uuid);
+
+impl HandoverId {
+    /// A new handover.
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4())
+    }
+}
+
+impl fmt::Display for HandoverId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
 /// The number of a VM's start. The control plane counts from 1 for the life of the VM. A host only
 /// starts a generation above the last one, so that an old order cannot start a VM again. Grants
 /// name it too.

@@ -7,7 +7,7 @@ use strongroom_vm::DiskName;
 use super::disk_change::DiskChange;
 use super::dump::Dump;
 use super::grant::Grant;
-use super::names::{OperationId, VmGeneration};
+use super::names::{HandoverId, OperationId, VmGeneration};
 use super::problem::Problem;
 use super::snapshot::{NewVmSnapshot, SnapshotChange};
 use super::spec::VmSpec;
@@ -23,7 +23,8 @@ pub struct OperationRequest {
     /// The start of the VM that it is meant for. [`Start`](OperationKind::Start) begins this
     /// generation. [`Create`](OperationKind::Create), [`Delete`](OperationKind::Delete),
     /// [`Configure`](OperationKind::Configure) and [`DeleteDump`](OperationKind::DeleteDump) ignore
-    /// it. All others are refused if another generation runs.
+    /// it. [`Leave`](OperationKind::Leave) and [`Arrive`](OperationKind::Arrive) are refused if the
+    /// host has seen a later one. All others are refused if another generation runs.
     pub generation: VmGeneration,
     /// The operation.
     pub kind: OperationKind,
@@ -156,6 +157,24 @@ pub enum OperationKind {
     },
     /// Brings grants to a VM that [waits for a key](super::ObservedVm::waiting_for).
     SupplyGrants,
+    /// Gives up a VM that is off, for another host that reaches its datastore. When it is done,
+    /// this host durably refuses every other operation on the VM, and does not list it, until it
+    /// [arrives](Self::Arrive) again with a later generation.
+    Leave {
+        /// The VM.
+        spec: Box<VmSpec>,
+        /// The handover, which is written into the VM's directory.
+        handover: HandoverId,
+    },
+    /// Takes over a VM that another host has given up, as its directory has it. Starts nothing.
+    Arrive {
+        /// The VM.
+        spec: Box<VmSpec>,
+        /// The handover that must be in the VM's directory; absent for a host that takes back what
+        /// it gave up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        handover: Option<HandoverId>,
+    },
 }
 
 /// The VM whose content a new VM begins with.
@@ -220,6 +239,8 @@ impl OperationKind {
             Self::ChangeSnapshots { .. } => "change_snapshots",
             Self::SnapshotGroup { .. } => "snapshot_group",
             Self::SupplyGrants => "supply_grants",
+            Self::Leave { .. } => "leave",
+            Self::Arrive { .. } => "arrive",
         }
     }
 
@@ -234,7 +255,9 @@ impl OperationKind {
             | Self::DeleteDump { spec, .. }
             | Self::ImportDisk { spec, .. }
             | Self::ChangeDisk { spec, .. }
-            | Self::ChangeSnapshots { spec, .. } => Some(spec),
+            | Self::ChangeSnapshots { spec, .. }
+            | Self::Leave { spec, .. }
+            | Self::Arrive { spec, .. } => Some(spec),
             Self::Delete
             | Self::Suspend
             | Self::Dump { .. }
@@ -245,6 +268,12 @@ impl OperationKind {
             | Self::SnapshotGroup { .. }
             | Self::SupplyGrants => None,
         }
+    }
+
+    /// The VM that a clone is made of.
+    pub fn origin(&self) -> Option<VmId> {
+        let Self::Create { from: Some(from), .. } = self else { return None };
+        Some(from.spec.id)
     }
 
     /// The VMs of a snapshot of several; none for other operations.

@@ -10,6 +10,7 @@ use strongroom_host::protocol::{
 use strongroom_hypervisor::firmware::Ovmf;
 use strongroom_hypervisor::network::passt;
 use strongroom_hypervisor::{QemuProgram, swtpm};
+use strongroom_types::DatastoreId;
 
 use super::config::DatastoreConfig;
 
@@ -20,6 +21,13 @@ const FULL_BELOW_BYTES: u64 = 64 << 20;
 /// The processors that this process may use.
 pub fn cpus() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
+}
+
+/// The model of the first processor, as the kernel names it.
+pub fn cpu_model() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("model name"))?;
+    Some(line.trim_start_matches([' ', '\t', ':']).to_owned())
 }
 
 /// Total memory, and memory that is available without swapping, in bytes.
@@ -106,6 +114,21 @@ pub fn datastore(config: &DatastoreConfig) -> Datastore {
     Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason }
 }
 
+/// Checks that a directory is the datastore with this id. Marks nothing.
+///
+/// # Errors
+/// `other_datastore`.
+pub fn must_be(path: &Path, expected: DatastoreId) -> Result<DatastoreId, Problem> {
+    let shown = path.display();
+    let why = match identity(path)? {
+        Some(id) if id == expected => return Ok(id),
+        Some(id) => format!("{shown} is datastore {id}, and not {expected}"),
+        None => format!("{shown} bears no mark of a datastore"),
+    };
+    Err(Problem::new("other_datastore", why)
+        .with_next_step("mount the datastore's own storage there, or name the directory where it is mounted"))
+}
+
 /// Checks whether a directory may be used as a datastore. `known` is the datastore that was used at
 /// this path before.
 ///
@@ -164,6 +187,20 @@ mod tests {
         assert!(found.total_bytes >= found.free_bytes && found.total_bytes > 0);
         let other = DatastoreConfig { id: strongroom_types::DatastoreId::random(), ..config };
         assert_eq!(datastore(&other).state, DatastoreState::Missing);
+    }
+
+    #[test]
+    fn another_directory_than_the_expected_datastore_is_refused_and_not_marked() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (one, none) = (scratch.path().join("one"), scratch.path().join("none"));
+        for path in [&one, &none] {
+            std::fs::create_dir(path).unwrap();
+        }
+        let id = strongroom_datastore::file::identify(&one).unwrap();
+        assert_eq!(must_be(&one, id).unwrap(), id);
+        assert_eq!(must_be(&one, DatastoreId::random()).unwrap_err().code, "other_datastore");
+        assert_eq!(must_be(&none, id).unwrap_err().code, "other_datastore");
+        assert_eq!(std::fs::read_dir(&none).unwrap().count(), 0);
     }
 
     #[test]

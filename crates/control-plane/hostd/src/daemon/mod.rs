@@ -17,6 +17,7 @@ mod link;
 mod operations;
 mod port;
 mod queue;
+mod residence;
 mod statistics;
 mod term;
 mod tickets;
@@ -51,6 +52,7 @@ pub use self::link::SupervisorProgram;
 use self::operations::blocking;
 pub use self::port::{PortOptions, PortTls};
 use self::queue::Queue;
+use self::residence::Residences;
 use self::term::Terms;
 use self::tickets::Tickets;
 use self::vms::{Vms, no_such_vm};
@@ -120,6 +122,7 @@ pub struct Hostd {
     supervisor: SupervisorProgram,
     config: Mutex<HostConfig>,
     terms: Terms,
+    residences: Residences,
     vms: Vms,
     queue: Queue,
     changes: Arc<ChangeLog>,
@@ -144,9 +147,11 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
         tracing::warn!("the directory for kernels and CD-ROM images cannot be made: {error}");
     }
     let terms = Terms::of_home(&options.home).map_err(system("read the control plane's term"))?;
+    let residences = Residences::of_home(&options.home).map_err(system("read which VMs have left"))?;
     let changes = Arc::new(ChangeLog::new());
     let hostd = Arc::new(Hostd {
         terms,
+        residences,
         home: options.home,
         notes: options.notes,
         supervisor: options.supervisor,
@@ -208,9 +213,14 @@ impl Hostd {
     /// Finds existing and running VMs.
     fn look_around(self: &Arc<Self>) -> io::Result<()> {
         for datastore in self.config().datastores {
-            self.vms.scan(&datastore.path);
+            self.scan(&datastore.path);
         }
         link::find_running(self)
+    }
+
+    /// Adds the VMs in a datastore, but those that have left.
+    fn scan(&self, datastore: &Path) {
+        self.vms.scan(datastore, |vm| !self.residences.has_left(vm));
     }
 
     fn config(&self) -> HostConfig {
@@ -309,6 +319,7 @@ impl Hostd {
                 formats: FORMATS,
                 epoch,
                 cpus: capacity::cpus(),
+                cpu_model: capacity::cpu_model(),
                 memory_bytes,
                 memory_available_bytes,
                 topology: capacity::topology(),
@@ -327,7 +338,7 @@ impl Hostd {
 
     async fn add_datastore(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
         let hostd = Arc::clone(self);
-        blocking(move || hostd.add_datastore_now(request.path)).await?
+        blocking(move || hostd.add_datastore_now(request)).await?
     }
 
     async fn look_through(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
@@ -344,18 +355,22 @@ impl Hostd {
         };
         let found = capacity::datastore(&used);
         if found.state == DatastoreState::Ready {
-            self.vms.scan(path);
+            self.scan(path);
             self.vms.forget_missing(path);
         }
         Ok(found)
     }
 
-    fn add_datastore_now(&self, path: PathBuf) -> Result<Datastore, Problem> {
+    fn add_datastore_now(&self, request: DatastoreRequest) -> Result<Datastore, Problem> {
+        let DatastoreRequest { path, expected } = request;
         if !path.is_absolute() {
             return Err(Problem::new("bad_request", "a datastore's path is absolute"));
         }
         capacity::may_be_used(&path, self.config().datastore(&path))?;
-        let id = strongroom_datastore::file::identify(&path)?;
+        let id = match expected {
+            Some(expected) => capacity::must_be(&path, expected)?,
+            None => strongroom_datastore::file::identify(&path)?,
+        };
         self.notes.note(&path).map_err(Problem::system)?;
         let added = DatastoreConfig { path: path.clone(), id };
         let mut config = self.config.lock();
@@ -371,7 +386,7 @@ impl Hostd {
             *config = changed;
         }
         drop(config);
-        self.vms.scan(&path);
+        self.scan(&path);
         self.changes.add(ChangedObject::Host);
         Ok(capacity::datastore(&added))
     }

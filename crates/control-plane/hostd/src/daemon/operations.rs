@@ -10,11 +10,14 @@ use strongroom_datastore::file::move_volume;
 use strongroom_host::dumps;
 use strongroom_host::orders::{Birth, JobRequest, Report, RequestKind, Task};
 use strongroom_host::protocol::{
-    CloneSource, DiskChange, DiskName, Dump, Grant, HeldVolume, JudgeRequest, Judgement, KnownVolume,
-    ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, SnapshotChange, StartOptions,
-    TicketRequest, VmSpec, VolumeFacts,
+    CloneSource, DiskChange, DiskName, Dump, Grant, HandoverId, HeldVolume, JudgeRequest, Judgement,
+    KnownVolume, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, SnapshotChange,
+    StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
-use strongroom_host::vm_directory::{StagedVm, VmRecord, delete_vm};
+use strongroom_host::state_file::StateFile;
+use strongroom_host::vm_directory::{
+    StagedVm, VmRecord, delete_vm, has_handover, remove_handover, write_handover,
+};
 use strongroom_host::vm_lock::VmLock;
 use strongroom_host::volume_facts::facts;
 use strongroom_host::wire::{Wire, WireError};
@@ -65,6 +68,7 @@ pub type Outcome = Result<Option<OperationOutcome>, Failure>;
 /// Carries out an operation.
 pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     let vm = job.vm;
+    must_be_here(hostd, job)?;
     if let Some(spec) = job.request.kind.spec() {
         hostd.check_spec(vm, spec)?;
         if !takes_half_clear(&job.request.kind) {
@@ -101,7 +105,20 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
             let volumes = do_job(hostd, job, Task::Import { spec, disk, format }, vec![image]).await?;
             Ok(Some(OperationOutcome::Volumes(volumes)))
         }
+        OperationKind::Leave { spec, handover } => leave(hostd, job, *spec, handover).await,
+        OperationKind::Arrive { spec, handover } => arrive(hostd, job, *spec, handover).await,
     }
+}
+
+/// Refuses an operation on a VM that has left this host, other than its return.
+fn must_be_here(hostd: &Hostd, job: &Job) -> Result<(), Problem> {
+    let kind = &job.request.kind;
+    // A departure that is repeated has its effect already.
+    let moves = matches!(kind, OperationKind::Leave { .. } | OperationKind::Arrive { .. });
+    let own = (!moves).then_some(job.vm);
+    let members = kind.members().iter().map(|member| member.spec.id);
+    let all = own.into_iter().chain(kind.origin()).chain(members);
+    all.into_iter().try_for_each(|vm| hostd.residences.must_be_here(vm))
 }
 
 /// Whether an operation is possible on a VM with a half-clear disk.
@@ -124,6 +141,8 @@ fn takes_half_clear(kind: &OperationKind) -> bool {
         | OperationKind::Pause
         | OperationKind::Resume
         | OperationKind::Reset
+        | OperationKind::Leave { .. }
+        | OperationKind::Arrive { .. }
         | OperationKind::SupplyGrants => true,
         OperationKind::Create { .. }
         | OperationKind::Start { .. }
@@ -220,15 +239,86 @@ async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
             hostd.config().datastores.iter().map(|datastore| datastore.path.join(vm.to_string())).collect()
         }
     };
-    let run = hostd.run.clone();
+    let theirs = Arc::clone(hostd);
     blocking(move || {
-        let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
+        let _lock = VmLock::take(&theirs.run, vm, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
         places.iter().try_for_each(|place| {
             delete_vm(place.parent().unwrap_or(place), place, vm).map_err(Problem::from)
-        })
+        })?;
+        theirs.residences.forget(vm).map_err(Problem::system)
     })
     .await??;
     hostd.vms.forget(vm);
+    Ok(None)
+}
+
+/// Gives up a VM that is off.
+///
+/// ```text
+/// no process of it runs here -> the handover is in its directory, durably -> it has left, durably -> it is not listed
+/// ```
+///
+/// It has left before the control plane hears of it, so the next host starts it after that only.
+async fn leave(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, handover: HandoverId) -> Outcome {
+    let (vm, generation) = (job.vm, job.request.generation);
+    if hostd.vms.get(vm).is_some() {
+        off(hostd, vm)?;
+    }
+    let theirs = Arc::clone(hostd);
+    blocking(move || {
+        let _lock = VmLock::take(&theirs.run, vm, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
+        let state = StateFile::read(&theirs.run.vm(vm)).map_err(Problem::system)?;
+        if state.is_some_and(|state| state.off.is_none()) {
+            return Err(Problem::new("running", "what is left of its last start has not ended"));
+        }
+        if !theirs.residences.has_left_at(vm, generation) {
+            VmRecord::read_of(&spec.directory(), vm)?;
+            write_handover(&spec.directory(), handover)?;
+        }
+        theirs.residences.leave(vm, generation)
+    })
+    .await??;
+    hostd.vms.forget(vm);
+    Ok(None)
+}
+
+/// Takes over a VM that another host has given up.
+async fn arrive(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, handover: Option<HandoverId>) -> Outcome {
+    let (vm, generation) = (job.vm, job.request.generation);
+    if hostd.vms.get(vm).is_some() {
+        off(hostd, vm)?;
+    }
+    let theirs = Arc::clone(hostd);
+    let record = blocking(move || {
+        let _lock = VmLock::take(&theirs.run, vm, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
+        let directory = spec.directory();
+        let mut record = VmRecord::read_of(&directory, vm)?;
+        if record.generation >= generation {
+            let message = format!("VM {} had start {} already", spec.name, record.generation);
+            return Err(Problem::new("generation_used", message));
+        }
+        if !theirs.residences.has_arrived_at(vm, generation) {
+            if let Some(handover) = handover
+                && !has_handover(&directory, handover)?
+            {
+                let message = format!(
+                    "{} is not what the former host of VM {} has given up, but a copy of it",
+                    directory.display(),
+                    spec.name
+                );
+                return Err(Problem::new("other_datastore", message)
+                    .with_next_step("mount the same storage on both hosts"));
+            }
+            theirs.residences.arrive(vm, generation)?;
+        }
+        remove_handover(&directory)?;
+        // The present path of the datastore counts.
+        record.spec.datastore = spec.datastore;
+        Ok::<_, Problem>(record)
+    })
+    .await??;
+    let kept = Kept::from(&record);
+    hostd.vms.set_off(record.spec, record.generation, None, kept);
     Ok(None)
 }
 

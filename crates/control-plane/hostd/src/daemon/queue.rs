@@ -327,7 +327,9 @@ fn gives_way(kind: &OperationKind) -> bool {
         | OperationKind::Configure { .. }
         | OperationKind::ImportDisk { .. }
         | OperationKind::Rekey { .. }
-        | OperationKind::ChangeDisk { .. } => false,
+        | OperationKind::ChangeDisk { .. }
+        | OperationKind::Leave { .. }
+        | OperationKind::Arrive { .. } => false,
     }
 }
 

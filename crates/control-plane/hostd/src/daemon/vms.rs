@@ -54,9 +54,9 @@ impl Vms {
         Self { known: Mutex::default(), changes }
     }
 
-    /// Adds the VMs that have a directory in a datastore. One that cannot be read does not hide the
-    /// others.
-    pub fn scan(&self, datastore: &Path) {
+    /// Adds the VMs that have a directory in a datastore and belong to this host. One that cannot
+    /// be read does not hide the others.
+    pub fn scan(&self, datastore: &Path, belongs: impl Fn(VmId) -> bool) {
         let entries = match std::fs::read_dir(datastore) {
             Ok(entries) => entries,
             Err(error) => {
@@ -68,6 +68,7 @@ impl Vms {
         {
             match VmRecord::read(&entry.path()) {
                 Ok(None) => {}
+                Ok(Some(record)) if !belongs(record.spec.id) => {}
                 Ok(Some(mut record)) => {
                     // The present path of the datastore counts.
                     record.spec.datastore = datastore.to_owned();

@@ -26,7 +26,7 @@ use strongroom_keys::{Kek, KeyRequestId, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
 use strongroom_test_peers::{Pki, Server, ServerKind};
-use strongroom_types::{VmId, VolumeSize};
+use strongroom_types::{DatastoreId, VmId, VolumeSize};
 use strongroom_vm_supervisor::{self as supervisor, Programs};
 use tokio::runtime::Runtime;
 
@@ -191,12 +191,18 @@ impl Host {
     }
 
     pub fn try_add_datastore(&self) -> Result<Datastore, ClientError> {
-        let request = DatastoreRequest { path: self.path("ds") };
+        let request = DatastoreRequest { path: self.path("ds"), expected: None };
+        self.runtime.block_on(self.client.add_datastore(&request))
+    }
+
+    /// Makes hostd use a directory, which may have to be a certain datastore.
+    pub fn try_use(&self, path: &Path, expected: Option<DatastoreId>) -> Result<Datastore, ClientError> {
+        let request = DatastoreRequest { path: path.to_owned(), expected };
         self.runtime.block_on(self.client.add_datastore(&request))
     }
 
     pub fn try_look_through(&self) -> Result<Datastore, ClientError> {
-        let request = DatastoreRequest { path: self.path("ds") };
+        let request = DatastoreRequest { path: self.path("ds"), expected: None };
         self.runtime.block_on(self.client.look_through(&request))
     }
 

@@ -4,8 +4,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use strongroom_api::access::Done;
-use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore};
-use strongroom_api::host::{CreateHostToken, Host, HostToken};
+use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found, RebuildDatastore};
+use strongroom_api::host::{CreateHostToken, EvacuateHost, Host, HostToken, SetHost};
 use strongroom_api::key::KeyProvider;
 use strongroom_api::policy::{CreatePolicy, Policy, SetPolicy};
 use strongroom_api::task::Task;
@@ -120,6 +120,59 @@ pub async fn datastore_scan(
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn datastore_add(State(api): State<Api>, wish: Wish<AddDatastore>) -> Accepted {
     let task = blocking(api, move |control| control.add_datastore(&wish.caller, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Has another host use a datastore. The host compares the mark of the directory there.
+#[utoipa::path(post, path = "/v1/datastores/{datastore}/hosts", operation_id = "datastore_add_host", tag = "datastore",
+    params(("datastore" = String, Path, description = "Name or id.")), request_body = AddDatastoreHost,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn datastore_add_host(
+    State(api): State<Api>,
+    Named(datastore): Named<String>,
+    wish: Wish<AddDatastoreHost>,
+) -> Accepted {
+    let add = move |control: &Control| control.add_datastore_host(&wish.caller, &datastore, &wish.body);
+    Ok((StatusCode::ACCEPTED, Json(blocking(api, add).await?)))
+}
+
+/// Ends the use of a datastore by a host that has none of its VMs.
+#[utoipa::path(delete, path = "/v1/datastores/{datastore}/hosts/{host}", operation_id = "datastore_remove_host",
+    tag = "datastore",
+    params(("datastore" = String, Path, description = "Name or id."), ("host" = String, Path, description = "Name or id.")),
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn datastore_remove_host(
+    State(api): State<Api>,
+    Named((datastore, host)): Named<(String, String)>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let remove = move |control: &Control| control.remove_datastore_host(&wish.caller, &datastore, &host);
+    Ok((StatusCode::ACCEPTED, Json(blocking(api, remove).await?)))
+}
+
+/// Changes a host: in maintenance, no VM is placed or started there.
+#[utoipa::path(patch, path = "/v1/hosts/{host}", operation_id = "host_set", tag = "host",
+    params(("host" = String, Path, description = "Name or id.")), request_body = SetHost,
+    responses((status = 200, body = Host), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn host_set(
+    State(api): State<Api>,
+    Named(host): Named<String>,
+    wish: Wish<SetHost>,
+) -> Answer<Json<Host>> {
+    blocking(api, move |control| control.set_host(&wish.caller, &host, &wish.body)).await.map(Json)
+}
+
+/// Moves all VMs away from a host, which is in maintenance from then on. What cannot be moved
+/// stays, and the task names it with the reasons.
+#[utoipa::path(post, path = "/v1/hosts/{host}/evacuate", operation_id = "host_evacuate", tag = "host",
+    params(("host" = String, Path, description = "Name or id.")), request_body = Option<EvacuateHost>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn host_evacuate(
+    State(api): State<Api>,
+    Named(host): Named<String>,
+    wish: Wish<EvacuateHost>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.evacuate_host(&wish.caller, &host, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

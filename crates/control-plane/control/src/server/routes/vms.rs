@@ -6,9 +6,9 @@ use axum::http::StatusCode;
 use strongroom_api::key::KeyStatus;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
-    CloneVm, CreateSnapshot, CreateVm, DeleteVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm,
-    RevertVm, RotateKey, SetCryptoperiod, SetSnapshotSchedule, Snapshot, SnapshotSchedule, StartVm, StopVm,
-    TemplateVm, Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
+    CloneVm, CreateSnapshot, CreateVm, DeleteVm, Dump, DumpVm, ImportDisk, MoveToHost, PatchVm, PowerOptions,
+    RegisterVm, RevertVm, RotateKey, SetCryptoperiod, SetSnapshotSchedule, Snapshot, SnapshotSchedule,
+    StartVm, StopVm, TemplateVm, Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
 };
 use strongroom_api::{ErrorBody, ListQuery, Page};
 
@@ -368,6 +368,20 @@ pub async fn vm_template(
     wish: Wish<TemplateVm>,
 ) -> Accepted {
     let task = blocking(api, move |control| control.template_vm(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Moves a VM that is off, or a volume that no VM has, to another host that reaches its datastore.
+/// The former host confirms that it has given it up before the next one has it.
+#[utoipa::path(post, path = "/v1/vms/{vm}/host", operation_id = "vm_move_host", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<MoveToHost>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_move_host(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<MoveToHost>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.move_to_host(&wish.caller, &vm, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

@@ -27,8 +27,12 @@ pub struct Server {
 
 impl Server {
     pub fn start(directory: &Path) -> Self {
-        let site = Site::new();
-        site.host.lock().by_itself = true;
+        Self::with_hosts(directory, Site::new())
+    }
+
+    /// With hosts that carry out requests at once.
+    pub fn with_hosts(directory: &Path, site: Site) -> Self {
+        site.hosts().iter().for_each(|(_, host)| host.lock().by_itself = true);
         Self::with_site(directory, Arc::new(site))
     }
 
@@ -41,7 +45,7 @@ impl Server {
             directory: directory.to_owned(),
             listen: "127.0.0.1:0".parse().unwrap(),
             certificate_names: Vec::new(),
-            hosts: vec![("host1".parse().unwrap(), Arc::clone(&site.host) as Arc<dyn Host>)],
+            hosts: site.hosts().into_iter().map(|(name, host)| (name, host as Arc<dyn Host>)).collect(),
             keys: Arc::clone(&site.keys) as _,
             passwords: Arc::new(Argon2id),
         };

@@ -1,4 +1,4 @@
-//! A site: one host and its key providers, which survive the control plane.
+//! A site: hosts and their key providers, which survive the control plane.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use strongroom_api::Name;
 use strongroom_api::access::AccessLogHead;
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
 use strongroom_api::vm::{CloneVm, CreateVm};
@@ -16,12 +17,12 @@ use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
 use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe, CryptoSafeState,
     Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport,
-    FORMATS, Grant, GroupMember, Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes,
-    NewVmSnapshot, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind,
-    OperationOutcome, OperationRequest, OperationState, PowerState, Problem, Programs, READINGS_MAX, Reading,
-    ReadingRequest, Readings, ReadingsRequest, SavedMemory, SnapshotChange, SpaceReport, Term, Ticket,
-    TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics,
-    VolumeFacts, VolumeQuestion, WaitingFor,
+    FIRST_FORMATS, FORMATS, Grant, GroupMember, HandoverId, Host as HostState, JudgeRequest, Judgement,
+    MapReport, MemberVolumes, NewVmSnapshot, ObservedVm, ObservedVms, OffReason, Operation, OperationId,
+    OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState, Problem, Programs,
+    READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SavedMemory, SnapshotChange,
+    SpaceReport, Term, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots,
+    VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
@@ -39,6 +40,8 @@ pub struct Site {
     pub fuse: Arc<Fuse>,
     pub store: Arc<dyn Store>,
     pub host: Arc<FakeHost>,
+    /// `host2` and so on.
+    pub others: Vec<Arc<FakeHost>>,
     pub keys: Arc<FakeKeys>,
     clock_ms: Arc<AtomicU64>,
 }
@@ -54,8 +57,43 @@ impl Site {
             store: Arc::new(Engine::with_backend(memory, "inventory").unwrap()),
             fuse,
             host,
+            others: Vec::new(),
             keys,
             clock_ms: Arc::new(AtomicU64::new(1_700_000_000_000)),
+        }
+    }
+
+    /// A site with more hosts, all of which have the same storage.
+    pub fn with_others(count: usize) -> Self {
+        let mut site = Self::new();
+        for _ in 0..count {
+            let host = FakeHost::new(&site.fuse);
+            host.lock().storage = Arc::clone(&site.host.lock().storage);
+            site.others.push(host);
+        }
+        site
+    }
+
+    /// All hosts, with their names.
+    pub fn hosts(&self) -> Vec<(Name, Arc<FakeHost>)> {
+        let all = std::iter::once(&self.host).chain(&self.others);
+        let named = |(at, host): (usize, &Arc<FakeHost>)| {
+            (format!("host{}", at + 1).parse().unwrap(), Arc::clone(host))
+        };
+        all.enumerate().map(named).collect()
+    }
+
+    /// Checks that no VM runs on two hosts.
+    pub fn nothing_runs_twice(&self) {
+        let mut running = BTreeMap::new();
+        for (name, host) in self.hosts() {
+            for (id, vm) in &host.lock().vms {
+                if !vm.power.is_off()
+                    && let Some(other) = running.insert(*id, name.clone())
+                {
+                    panic!("VM {} runs on {other} and on {name}", vm.spec.name);
+                }
+            }
         }
     }
 
@@ -63,7 +101,7 @@ impl Site {
     pub fn control(&self) -> Option<Control> {
         let store = Arc::new(FusedStore { store: Arc::clone(&self.store), fuse: Arc::clone(&self.fuse) });
         let clock = Arc::clone(&self.clock_ms);
-        let hosts = vec![("host1".parse().unwrap(), Arc::clone(&self.host) as Arc<dyn Host>)];
+        let hosts = self.hosts().into_iter().map(|(name, host)| (name, host as Arc<dyn Host>)).collect();
         let now = Arc::new(move || clock.load(Ordering::SeqCst));
         let control = Control::open(store, hosts, Arc::clone(&self.keys) as _, now).ok()?;
         control.ask_providers();
@@ -139,7 +177,8 @@ pub fn settle_down(site: &Site, control: &Control) -> bool {
                 }
             }
         }
-        let worked = site.host.work();
+        let worked = site.hosts().iter().fold(false, |worked, (_, host)| host.work() || worked);
+        site.nothing_runs_twice();
         let _ = control.settle();
         control.make_due_snapshots(usize::MAX);
         let _ = control.review();
@@ -171,7 +210,35 @@ pub struct FakeHost {
     changed: Condvar,
 }
 
+/// What several hosts find in the directories of VMs.
+#[derive(Default)]
+pub struct Storage {
+    /// The ids of datastores, by their paths.
+    pub datastores: BTreeMap<PathBuf, DatastoreId>,
+    given_up: BTreeMap<VmId, GivenUp>,
+}
+
+struct GivenUp {
+    vm: FakeVm,
+    handover: Option<HandoverId>,
+}
+
+/// Where a host durably knows a VM to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Residence {
+    pub generation: u64,
+    pub has_left: bool,
+}
+
 pub struct HostInside {
+    /// The storage that it shares with other hosts.
+    pub storage: Arc<Mutex<Storage>>,
+    /// The VMs that have left it, or come to it.
+    pub residences: BTreeMap<VmId, Residence>,
+    /// The error codes of departures and arrivals that fail; the last comes first.
+    pub moves_that_fail: Vec<&'static str>,
+    /// Whether it is of a version in which no VM moves.
+    pub is_old: bool,
     /// The term of the control plane that directs it.
     pub term: Term,
     epoch: Epoch,
@@ -297,6 +364,10 @@ impl HostInside {
 
     fn new() -> Self {
         Self {
+            storage: Arc::default(),
+            residences: BTreeMap::new(),
+            moves_that_fail: Vec::new(),
+            is_old: false,
             term: Term::default(),
             epoch: Epoch(Uuid::new_v4()),
             changes: Vec::new(),
@@ -407,6 +478,71 @@ impl HostInside {
         }
     }
 
+    fn reside(&mut self, vm: VmId, generation: u64, has_left: bool) -> Result<(), Problem> {
+        if self.residences.get(&vm).is_some_and(|known| known.generation >= generation) {
+            return Err(Problem::new("other_generation", "it has moved since"));
+        }
+        self.residences.insert(vm, Residence { generation, has_left });
+        Ok(())
+    }
+
+    fn leave(&mut self, id: VmId, generation: u64, handover: HandoverId) -> Result<(), Problem> {
+        if self.residences.get(&id) == Some(&Residence { generation, has_left: true }) {
+            return Ok(());
+        }
+        if let Some(code) = self.moves_that_fail.pop() {
+            return Err(Problem::new(code, "it does not leave"));
+        }
+        if let Some(vm) = self.vms.get(&id) {
+            if !vm.power.is_off() {
+                return Err(Problem::new("running", "it runs"));
+            }
+            let given_up = GivenUp { vm: vm.clone(), handover: Some(handover) };
+            self.storage.lock().given_up.insert(id, given_up);
+        } else if let Some(given_up) = self.storage.lock().given_up.get_mut(&id) {
+            given_up.handover = Some(handover);
+        } else {
+            return Err(Problem::new("no_such_vm", "there is no such VM"));
+        }
+        self.reside(id, generation, true)?;
+        self.vms.remove(&id);
+        Ok(())
+    }
+
+    fn arrive(
+        &mut self,
+        id: VmId,
+        generation: u64,
+        spec: &VmSpec,
+        handover: Option<HandoverId>,
+    ) -> Result<(), Problem> {
+        if self.residences.get(&id) == Some(&Residence { generation, has_left: false }) {
+            return Ok(());
+        }
+        if let Some(code) = self.moves_that_fail.pop() {
+            return Err(Problem::new(code, "it does not arrive"));
+        }
+        if self.vms.get(&id).is_some_and(|vm| !vm.power.is_off()) {
+            return Err(Problem::new("running", "it runs"));
+        }
+        let storage = Arc::clone(&self.storage);
+        let mut storage = storage.lock();
+        if let Some(given_up) = storage.given_up.get_mut(&id) {
+            if handover.is_some() && given_up.handover != handover {
+                return Err(Problem::new("other_datastore", "it is a copy"));
+            }
+            if given_up.vm.generation >= generation {
+                return Err(Problem::new("generation_used", "it has started since"));
+            }
+            given_up.handover = None;
+            let vm = FakeVm { reason: None, ..given_up.vm.clone() };
+            self.vms.entry(id).or_insert(vm).spec = spec.clone();
+        } else if !self.vms.contains_key(&id) {
+            return Err(Problem::new("no_such_vm", "there is no such VM"));
+        }
+        self.reside(id, generation, false)
+    }
+
     fn take_grants(&mut self, grants: &[Grant], spec: &VmSpec) -> Result<(), Problem> {
         let needed = spec.disks.iter().any(|disk| disk.key.provider_key().is_some());
         if needed && grants.is_empty() {
@@ -446,7 +582,18 @@ impl HostInside {
         request: &OperationRequest,
     ) -> Result<Option<OperationOutcome>, Problem> {
         let running = |vm: &FakeVm| !matches!(vm.power, PowerState::Stopped | PowerState::Crashed);
+        let moves = matches!(request.kind, OperationKind::Leave { .. } | OperationKind::Arrive { .. });
+        if !moves && self.residences.get(&id).is_some_and(|known| known.has_left) {
+            self.violations.push(format!("{} of a VM that has left", request.kind.name()));
+            return Err(Problem::new("left_host", "it has left"));
+        }
         match &request.kind {
+            OperationKind::Leave { handover, .. } => {
+                self.leave(id, request.generation.0, *handover).map(|()| None)
+            }
+            OperationKind::Arrive { spec, handover } => {
+                self.arrive(id, request.generation.0, spec, *handover).map(|()| None)
+            }
             OperationKind::Create { spec, from } => {
                 if let Some(from) = from {
                     self.take_grants(&from.grants, &from.spec)?;
@@ -814,10 +961,11 @@ impl Host for FakeHost {
             Ok(HostState {
                 name: "host1".to_owned(),
                 version: "0".to_owned(),
-                formats: FORMATS,
+                formats: if inside.is_old { FIRST_FORMATS } else { FORMATS },
                 epoch: inside.epoch,
                 cpus: 8,
-                memory_bytes: 64 << 30,
+                cpu_model: None,
+                memory_bytes: inside.memory_bytes,
                 memory_available_bytes: 32 << 30,
                 topology: Topology::default(),
                 accelerator: Accelerator::Tcg,
@@ -955,7 +1103,16 @@ impl Host for FakeHost {
             if request.path.starts_with("/proc") {
                 return Err(HostError::Refused(Problem::new("invalid", "no file system for volumes")));
             }
-            let id = *inside.datastores.entry(request.path.clone()).or_insert_with(DatastoreId::random);
+            let id = {
+                let mut storage = inside.storage.lock();
+                if request.expected.is_some()
+                    && storage.datastores.get(&request.path) != request.expected.as_ref()
+                {
+                    return Err(HostError::Refused(Problem::new("other_datastore", "it bears another mark")));
+                }
+                *storage.datastores.entry(request.path.clone()).or_insert_with(DatastoreId::random)
+            };
+            inside.datastores.insert(request.path.clone(), id);
             Ok(inside.datastore(&request.path, id))
         })
     }

@@ -1,0 +1,327 @@
+//! A VM that is off, or a volume that no VM has, moves to another host that reaches its datastore.
+//!
+//! ```text
+//! stop    only for an evacuation: its guest shuts down
+//! leave   the next host says that it would take it -> former host: no process of it runs there, the
+//!         handover is in its directory, and the host has given it up, durably; then it says so
+//!         -> inventory: it is of the next host, with the next generation
+//! arrive  next host: it finds the handover, and has the VM, durably -> the inventory has its state
+//!         -> the task is done, or starts the VM there
+//! return  the next host refused, or the task was cancelled: inventory: it is of the former host,
+//!         with the next generation -> former host: it has the VM again, durably
+//! ```
+//!
+//! At every moment one host at most would start the VM: the former one until it has given it up,
+//! and the next one once the inventory says so. The former host's word is needed, so a VM of a host
+//! that does not answer stays where it is: it may run there.
+
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::vm::{Lifecycle, MoveToHost, PowerState};
+use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_host::protocol::{HandoverId, OperationKind};
+use uuid::Uuid;
+
+use super::advance::{End, Next, Step};
+use super::datastores::speaks_of_moves;
+use super::operate::Operated;
+use super::place::told_without_key;
+use super::placement::{Among, Choice, Needs, must_not_be_in_maintenance};
+use super::wishes::{Caller, idle, state, stop_it, suspended};
+use super::{Control, HostSeat, RETRY_PAUSE};
+use crate::host::HostError;
+use crate::inventory::{Failure, Index, Row};
+use crate::problems;
+use crate::records::{TaskRecord, VmRecord, Work};
+
+/// A VM that may leave its host as it is now, or once it is off.
+pub(super) struct Departure {
+    /// Its record with the task.
+    pub vm: VmRecord,
+    pub work: Work,
+    /// Where it moves to, and why there.
+    pub reason: String,
+}
+
+/// Whether a VM that is on is shut down, and started on its next host.
+#[derive(Clone, Copy)]
+pub(super) enum IfOn {
+    Stays,
+    ShutDown { timeout_s: u32 },
+}
+
+impl Control {
+    /// Requests that a VM that is off, or a volume that no VM has, moves to another host.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn move_to_host(&self, caller: &Caller, named: &str, wish: &MoveToHost) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = index.find_any(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+            let vm = idle(index, vm)?;
+            let among = wish.host.as_deref().map_or(Among::AllBut(vm.host), Among::Named);
+            let departure = self.departure(index, vm, &among, IfOn::Stays)?;
+            let task = self.task(id, TaskKind::VmMoveHost, vm.object(), caller);
+            let changed = VmRecord { task: Some(id), ..departure.vm };
+            let message = format!("{}: {}", problems::called(vm), departure.reason);
+            let draft =
+                self.draft().replace(vm, &changed).event("vm.placed", &vm.object(), message, Some(id));
+            Ok((TaskRecord { vm: Some(vm.id), work: departure.work, ..task }, draft))
+        })
+    }
+
+    /// Checks that an idle VM may leave its host, and chooses the next one.
+    pub(super) fn departure(
+        &self,
+        index: &Index,
+        vm: &Row<VmRecord>,
+        among: &Among<'_>,
+        if_on: IfOn,
+    ) -> Result<Departure, Problem> {
+        let called = problems::called(vm);
+        let former = self.seat_of(vm)?;
+        if vm.lifecycle != Lifecycle::Present {
+            return Err(problems::conflict(format!("{called} is not complete")));
+        }
+        speaks_of_moves(former)?;
+        let power = self.power_of(index, vm);
+        let starts = match (power, if_on) {
+            (PowerState::Stopped | PowerState::Crashed, _) => None,
+            (PowerState::Unknown, _) => {
+                let message = format!(
+                    "host {} does not answer, and {called} may run there: it moves only once that host has given it up",
+                    former.name
+                );
+                return Err(Problem::new(ErrorCode::HostUnavailable, message)
+                    .next("see to it that hostd runs there and is reached"));
+            }
+            (PowerState::Suspended, _) => {
+                return Err(suspended(vm, "its memory fits the processors of its host"));
+            }
+            (PowerState::Running, IfOn::ShutDown { timeout_s }) => Some(timeout_s),
+            (PowerState::Running, IfOn::Stays) => {
+                return Err(state(vm, power, "only one that is off moves to another host").next(stop_it(vm)));
+            }
+            (
+                PowerState::Starting | PowerState::Paused | PowerState::Stopping | PowerState::KeyUnavailable,
+                _,
+            ) => {
+                return Err(state(vm, power, "only one that is off moves to another host").next(stop_it(vm)));
+            }
+        };
+        let Some(datastore) = index.datastore_of(vm) else { return Err(problems::datastore_unknown(vm)) };
+        let runs = !vm.holds_volume && vm.template.is_none();
+        let needs = Needs {
+            called: called.clone(),
+            datastore,
+            policy: index.policy_of(vm),
+            memory_bytes: if runs { vm.hardware.memory.bytes() } else { 0 },
+            processors: vm.hardware.cpus.count(),
+            nics: Some(vm.hardware.nics.as_slice()),
+        };
+        let Choice { seat: next, reason } = self.choose(index, &needs, among)?;
+        if next.id == former.id {
+            return Err(problems::conflict(format!("{called} is on host {} already", former.name)));
+        }
+        speaks_of_moves(next)?;
+        // A departure has a generation of its own, after starts that only the former host knows of,
+        // and after the VM's arrival there.
+        let seen = index.observed(vm.id).map_or(0, |seen| seen.generation);
+        let known = VmRecord { generation: vm.generation.max(seen), ..VmRecord::clone(&vm.record) };
+        let (departing, work) = match starts {
+            None => {
+                let work = Work::Leave { to: next.id, handover: HandoverId::random(), starts: false };
+                (next_generation(&known), work)
+            }
+            Some(timeout_s) => (known, Work::StopToMove { to: next.id, timeout_s }),
+        };
+        let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+        let reason = format!("it moves from host {} to host {}{reason}", former.name, next.name);
+        Ok(Departure { vm: departing, work, reason })
+    }
+
+    /// Has the guest of a VM that is to move shut down.
+    pub(super) fn stop_to_move(&self, step: &Step, to: Uuid, timeout_s: u32) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |_| {
+            Some(OperationKind::Stop { force: false, timeout_s })
+        })?;
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                // It is still wanted on. With this generation the stop is no wish of its guest.
+                self.turn(
+                    step,
+                    Work::Leave { to, handover: HandoverId::random(), starts: true },
+                    next_generation(&step.vm),
+                )
+            }
+            ended => self.as_it_is(step, ended),
+        }
+    }
+
+    /// Has the former host give a VM up. From then on it is the next host's.
+    pub(super) fn leave(
+        &self,
+        step: &Step,
+        to: Uuid,
+        handover: HandoverId,
+        starts: bool,
+    ) -> Result<Next, Failure> {
+        if step.task.operation.is_none() && !step.task.task.cancelling {
+            match self.is_awaited(step, to) {
+                Ok(()) => {}
+                Err(NotAwaited::Refused(problem)) => return self.stays(step, End::Failed(problem)),
+                Err(NotAwaited::Unanswered(problem)) => {
+                    self.note(&step.task, problem.message)?;
+                    return Ok(Next::Wait(RETRY_PAUSE));
+                }
+            }
+        }
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            Some(OperationKind::Leave { spec: Box::new(step.vm.told(datastore)?), handover })
+        })?;
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => {
+                let from = step.vm.host;
+                let vm = VmRecord { host: to, ..next_generation(&step.vm) };
+                let (former, next) = (step.seat.name.as_str(), self.name_of(to));
+                let message = format!(
+                    "host {former} has given {} up, which is of host {next} from now on",
+                    problems::called(&vm)
+                );
+                let draft = self.draft().event("vm.left", &vm.object(), message, Some(step.task.task.id));
+                self.turn_with(step, Work::Arrive { from, handover, starts }, vm, draft)
+            }
+            // It did nothing, for example because the VM runs.
+            Operated::Failed(problem) if problem.code == ErrorCode::Conflict => {
+                self.stays(step, End::Failed(problem))
+            }
+            Operated::Failed(problem) => self.give_back(step, step.vm.host, Some(problem)),
+            Operated::Cancelled => self.stays(step, End::Cancelled),
+            Operated::Forgotten if step.task.operation.is_none() => self.stays(step, End::Cancelled),
+            // The host may have given it up before it forgot the operation.
+            Operated::Forgotten => self.give_back(step, step.vm.host, None),
+        }
+    }
+
+    /// Whether the next host still takes the VM: it says so before the former one gives it up.
+    fn is_awaited(&self, step: &Step, to: Uuid) -> Result<(), NotAwaited> {
+        let name = self.name_of(to);
+        let gone = || problems::conflict(format!("host {name} is not there any more"));
+        let (spec, seat) = {
+            let index = self.inventory.read();
+            let host = index.hosts.get(&to.to_string()).filter(|host| !host.is_leaving());
+            let host = host.ok_or_else(gone)?;
+            must_not_be_in_maintenance(host)?;
+            let mount = index.datastore_of(&step.vm).and_then(|datastore| datastore.on(to).cloned());
+            let mount = mount.ok_or_else(|| {
+                problems::conflict(format!("host {name} does not reach the datastore any more"))
+            })?;
+            let spec = told_without_key(&step.vm, &mount.path);
+            (spec.ok_or_else(|| problems::key_never_made(&step.vm))?, self.seat(to).ok_or_else(gone)?)
+        };
+        match seat.host.check(&spec) {
+            Ok(()) => Ok(()),
+            Err(error @ HostError::Refused(_)) => {
+                Err(NotAwaited::Refused(problems::host(seat.name.as_str(), &error)))
+            }
+            Err(error @ HostError::Unreachable(_)) => {
+                Err(NotAwaited::Unanswered(problems::host(seat.name.as_str(), &error)))
+            }
+        }
+    }
+
+    /// Has the next host take a VM over.
+    pub(super) fn arrive(
+        &self,
+        step: &Step,
+        from: Uuid,
+        handover: HandoverId,
+        starts: bool,
+    ) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            let spec = Box::new(step.vm.told(datastore)?);
+            Some(OperationKind::Arrive { spec, handover: Some(handover) })
+        })?;
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                if starts {
+                    let work = Work::Start { discard_memory: false, paused: false };
+                    return self.turn(step, work, next_generation(&step.vm));
+                }
+                self.end(step, &step.vm, self.draft(), End::Done)
+            }
+            Operated::Failed(problem) => self.give_back(step, from, Some(problem)),
+            Operated::Cancelled | Operated::Forgotten => self.give_back(step, from, None),
+        }
+    }
+
+    /// Has the former host take a VM back.
+    pub(super) fn return_to_former(&self, step: &Step, problem: Option<&Problem>) -> Result<Next, Failure> {
+        let (vm, seat) = (&step.vm, step.seat);
+        let operated = self.operate_unless_cancelled(step, vm, |datastore| {
+            Some(OperationKind::Arrive { spec: Box::new(vm.told(datastore)?), handover: None })
+        })?;
+        let end = match operated {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Done(_) => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                problem.cloned().map_or(End::Cancelled, End::Failed)
+            }
+            Operated::Failed(refused) => {
+                let why = problem
+                    .map_or_else(|| "the move was cancelled".to_owned(), |problem| problem.message.clone());
+                let message =
+                    format!("{why}; and host {} does not take it back: {}", seat.name, refused.message);
+                End::Failed(Problem { message, ..refused }.next(format!(
+                    "see to its datastore there, and move it once more: `strongroom vm move {}`",
+                    vm.name
+                )))
+            }
+            Operated::Cancelled | Operated::Forgotten => problem.cloned().map_or(End::Cancelled, End::Failed),
+        };
+        self.end(step, vm, self.draft(), end)
+    }
+
+    /// Makes a VM that did not move its former host's again.
+    fn give_back(&self, step: &Step, host: Uuid, problem: Option<Problem>) -> Result<Next, Failure> {
+        let vm = VmRecord { host, ..next_generation(&step.vm) };
+        self.turn(step, Work::Return { problem }, vm)
+    }
+
+    /// Ends a move before the former host has given the VM up.
+    fn stays(&self, step: &Step, end: End) -> Result<Next, Failure> {
+        self.end(step, &step.vm, self.draft(), end)
+    }
+
+    fn name_of(&self, host: Uuid) -> String {
+        self.seat(host).map_or_else(|| host.to_string(), |seat: &HostSeat| seat.name.to_string())
+    }
+}
+
+/// Why a VM does not leave for another host now.
+enum NotAwaited {
+    /// That host would not take it.
+    Refused(Problem),
+    /// That host does not answer.
+    Unanswered(Problem),
+}
+
+impl From<Problem> for NotAwaited {
+    fn from(problem: Problem) -> Self {
+        Self::Refused(problem)
+    }
+}
+
+fn next_generation(vm: &VmRecord) -> VmRecord {
+    VmRecord { generation: vm.generation + 1, ..vm.clone() }
+}

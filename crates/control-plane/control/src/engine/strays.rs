@@ -1,0 +1,75 @@
+//! VMs that run on a host that is not theirs.
+//!
+//! A VM's state is what its own host says. What another one says about it is no state, but a
+//! reason for care: one that runs there with an earlier generation was given up and is ended, and
+//! the VM is not started as long as a host of its datastore says that it runs there.
+
+use std::path::Path;
+
+use strongroom_host::protocol::{OperationId, OperationKind, OperationRequest, VmGeneration};
+use strongroom_types::VmId;
+
+use super::observe::Present;
+use super::settle::due;
+use super::{Control, HostSeat};
+use crate::inventory::Index;
+use crate::records::VmRecord;
+
+/// A VM that runs on a host that is not its own.
+struct Stray<'a> {
+    seat: &'a HostSeat,
+    vm: VmId,
+    name: String,
+    generation: u64,
+}
+
+impl Control {
+    /// Ends VMs that run with an earlier generation on hosts that are not theirs any more.
+    pub(super) fn end_strays(&self) {
+        let strays: Vec<Stray<'_>> = {
+            let index = self.inventory.read();
+            let seats = self.hosts.iter().filter(|seat| seat.seen().is_complete());
+            seats.flat_map(|seat| strays_on(&index, seat)).collect()
+        };
+        for stray in strays {
+            if !due(stray.seat, stray.vm, self.now_unix_ms()) {
+                continue;
+            }
+            let request = OperationRequest {
+                operation: OperationId::random(),
+                generation: VmGeneration(stray.generation),
+                kind: OperationKind::Stop { force: true, timeout_s: 0 },
+                grants: Vec::new(),
+            };
+            let (host, vm) = (&stray.seat.name, &stray.name);
+            tracing::warn!(%host, %vm, generation = stray.generation, "the VM runs on a host that is not its own, and is ended there");
+            if let Err(error) = stray.seat.host.operate(stray.vm, &request) {
+                tracing::debug!(%host, %vm, %error, "it could not be ended");
+            }
+        }
+    }
+
+    /// The host that says that it runs this VM, which is another one's. Only hosts that reach its
+    /// datastore could.
+    pub(super) fn runs_elsewhere(&self, index: &Index, vm: &VmRecord) -> Option<&HostSeat> {
+        let datastore = index.datastore_of(vm)?;
+        self.hosts.iter().filter(|seat| seat.id != vm.host).find(|seat| {
+            let Some(mount) = datastore.on(seat.id) else { return false };
+            let below = Path::new(&mount.path);
+            let seen = seat.seen();
+            let runs = |place: &Present| !place.power.is_off() && place.directory.parent() == Some(below);
+            seen.down.is_none() && seen.vms.get(&vm.id).is_some_and(|places| places.iter().any(runs))
+        })
+    }
+}
+
+fn strays_on<'a>(index: &Index, seat: &'a HostSeat) -> Vec<Stray<'a>> {
+    let seen = seat.seen();
+    let runs = seen.vms.iter().filter_map(|(vm, places)| {
+        let place = places.iter().find(|place| !place.power.is_off())?;
+        let known = index.vm(*vm).filter(|known| known.host != seat.id)?;
+        let (name, generation) = (place.name.clone(), place.generation);
+        (generation < known.generation).then_some(Stray { seat, vm: *vm, name, generation })
+    });
+    runs.collect()
+}
