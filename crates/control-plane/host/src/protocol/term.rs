@@ -18,13 +18,16 @@ pub const FORMAT_HEADER: &str = "strongroom-format";
 /// |---|---|
 /// | 1 | everything else |
 /// | 2 | terms, and the release of a host; [`VolumeQuestion::Identity`](super::VolumeQuestion::Identity); `formats` in [`Host`](super::Host) |
-pub const FORMATS: Formats = Formats { oldest: 1, newest: 2 };
+/// | 3 | the states of several VMs in one answer ([`VmReadings`](super::VmReadings)) |
+pub const FORMATS: Formats = Formats { oldest: 1, newest: 3 };
 
 /// The formats of a host that does not state any.
 pub const FIRST_FORMATS: Formats = Formats { oldest: 1, newest: 1 };
 
 /// The first format with terms.
 pub const FORMAT_WITH_TERMS: u32 = 2;
+/// The first format in which one request reads several VMs.
+pub const FORMAT_WITH_VM_READINGS: u32 = 3;
 
 /// The number of a control plane's run. Each run of a control plane has a greater one than all runs
 /// before it. A host takes orders of the greatest term that it has seen, and refuses those of a
