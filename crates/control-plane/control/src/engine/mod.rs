@@ -16,7 +16,7 @@
 //! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
 //!   host.
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
-//!   wrong state. [`alarms`]: present troubles.
+//!   wrong state, and [`unsettled`]: which are looked at. [`alarms`]: present troubles.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
 //!   [`data_keys`]: the end of their data keys' cryptoperiods.
 //! - [`seats`], [`joining`]: the hosts, and machines that become hosts.
@@ -58,12 +58,13 @@ mod statistics;
 mod templates;
 mod temporary;
 mod tickets;
+mod unsettled;
 pub mod views;
 mod volume_changes;
 mod volumes;
 mod wishes;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ use parking_lot::Mutex;
 use strongroom_api::access::ChainBreak;
 use strongroom_api::task::Progress;
 use strongroom_api::{Name, ObjectRef, Problem};
-use strongroom_host::protocol::Term;
+use strongroom_host::protocol::{OperationId, Term};
 use strongroom_store::Store;
 use uuid::Uuid;
 
@@ -79,6 +80,7 @@ use self::due_snapshots::DueSnapshots;
 use self::seats::{HostSeat, Seats};
 use self::standings::Standings;
 use self::statistics::Samples;
+use self::unsettled::Unsettled;
 use self::volumes::Spaces;
 use crate::host::Host;
 use crate::inventory::{Draft, Failure, Inventory};
@@ -120,12 +122,15 @@ pub struct Control {
     /// The schedule of tasks.
     pub schedule: Schedule,
     due_snapshots: DueSnapshots,
+    unsettled: Unsettled,
     refusals: access::Refusals,
     /// Where the chain of the access log was found broken.
     access_breaks: Mutex<Vec<ChainBreak>>,
     /// The progress of operations. It changes too fast for the store, and is read again after a
     /// restart.
     progress: Mutex<HashMap<Uuid, Progress>>,
+    /// Operations that got their ids in this run and were not sent yet, so no host knows them.
+    unsent: Mutex<HashSet<OperationId>>,
     certificate: Mutex<Option<Certificate>>,
     providers: Mutex<Vec<strongroom_api::key::KeyProvider>>,
 }
@@ -167,9 +172,11 @@ impl Control {
             clock,
             schedule,
             due_snapshots: DueSnapshots::default(),
+            unsettled: Unsettled::default(),
             refusals: access::Refusals::default(),
             access_breaks: Mutex::default(),
             progress,
+            unsent: Mutex::default(),
             certificate,
             providers,
         };

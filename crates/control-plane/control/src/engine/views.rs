@@ -244,7 +244,7 @@ impl Control {
         let right = told.is_some_and(|told| told.id == Some(datastore.id));
         let mut vms = 0;
         let mut provisioned_bytes = 0;
-        for vm in index.vms.iter().filter(|vm| vm.datastore == datastore.id) {
+        for vm in index.vms_in(datastore.id) {
             vms += u64::from(!vm.holds_volume);
             provisioned_bytes += vm.hardware.disk_bytes();
         }
