@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -158,6 +158,10 @@ measure-tags: build ## volumes with tags, by either algorithm, beside one withou
 measure-qos: build ## limits of requests: how exactly they are held, what a neighbour notices, and what they cost; on a quiet machine, some ten minutes
 	cargo build --release --package strongroom-lab
 	@scripts/measure-qos
+
+measure-estate: build ## the control plane of 64 simulated hosts with 1,000 and 10,000 VMs: starts, readings, idle time, a mixed load; as root, on a quiet machine, some ten minutes, docs/LAB.md
+	cargo build --release --package strongroom-estate
+	@scripts/measure-estate
 
 measure-kmip: ## how often the key server releases a key, beside PyKMIP's and kmip-go's; on a quiet machine, some minutes
 	scripts/install-packages test

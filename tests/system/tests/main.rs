@@ -18,6 +18,7 @@ mod comments;
 mod damaged_volumes;
 mod datapath;
 mod dying_disk;
+mod estate;
 mod evidence;
 mod first_hour;
 mod first_mistakes;

@@ -1,8 +1,8 @@
-//! One HTTP request over a connection, and its response.
+//! HTTP requests over a connection, and their responses.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
@@ -37,7 +37,51 @@ pub enum ExchangeError {
     Body(String),
 }
 
-/// Sends a request and reads its response. The caller sets the deadline.
+impl ExchangeError {
+    /// Whether the request was not sent, because the connection had ended before.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self, Self::Connection(error) if error.is_canceled() || error.is_closed())
+    }
+}
+
+/// A connection that carries one request after another. It is closed when it is dropped.
+#[derive(Debug)]
+pub struct ClientConnection {
+    sender: SendRequest<Full<Bytes>>,
+    limits: ExchangeLimits,
+}
+
+impl ClientConnection {
+    /// Speaks HTTP over a stream, in a task of the present runtime.
+    ///
+    /// # Errors
+    /// [`ExchangeError`].
+    pub async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        limits: ExchangeLimits,
+    ) -> Result<Self, ExchangeError> {
+        let (sender, connection) =
+            http1::Builder::new().max_buf_size(limits.head_bytes).handshake(TokioIo::new(stream)).await?;
+        // It ends with the sender. The exchange returns its error.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(Self { sender, limits })
+    }
+
+    /// Sends a request and reads its response. The caller sets the deadline; a connection with a
+    /// request that was given up is dropped.
+    ///
+    /// # Errors
+    /// [`ExchangeError`].
+    pub async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answered, ExchangeError> {
+        self.sender.ready().await?;
+        let (head, body) = self.sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, self.limits.body_bytes).collect().await;
+        let body = body.map_err(|error| ExchangeError::Body(error.to_string()))?;
+        Ok(Answered { status: head.status, body: body.to_bytes() })
+    }
+}
+
+/// Sends one request over a stream and reads its response. The caller sets the deadline.
 ///
 /// # Errors
 /// [`ExchangeError`].
@@ -46,22 +90,5 @@ pub async fn exchange(
     request: Request<Full<Bytes>>,
     limits: ExchangeLimits,
 ) -> Result<Answered, ExchangeError> {
-    let (mut sender, connection) =
-        http1::Builder::new().max_buf_size(limits.head_bytes).handshake(TokioIo::new(stream)).await?;
-    let talk = async {
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, limits.body_bytes).collect().await;
-        let body = body.map_err(|error| ExchangeError::Body(error.to_string()))?;
-        Ok(Answered { status: head.status, body: body.to_bytes() })
-    };
-    tokio::pin!(talk, connection);
-    // The connection drives the exchange. If it ends first, it has failed, and the exchange then
-    // returns the error.
-    let mut is_open = true;
-    loop {
-        tokio::select! {
-            answered = &mut talk => return answered,
-            _ = &mut connection, if is_open => is_open = false,
-        }
-    }
+    ClientConnection::over(stream, limits).await?.exchange(request).await
 }

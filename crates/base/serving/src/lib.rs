@@ -7,7 +7,7 @@
 //! | `handshake` | TLS with a deadline, of either side (feature `tls`) |
 //! | `http` | HTTP/1.1 to an [axum] router, within limits (feature `http`) |
 //! | `outbound` | clients of other HTTPS servers: whom they trust, and where they do not go (feature `https-client`) |
-//! | `exchange` | one HTTP request over a connection, for clients (feature `http`) |
+//! | `exchange` | HTTP requests over a connection, for clients (feature `http`) |
 //!
 //! The control plane's API, the key server's enrolment and administration, its KMIP port, and
 //! hostd's control socket and port use this crate. Each chooses its limits; none implements
@@ -27,7 +27,7 @@ mod places;
 
 pub use self::connections::Connections;
 #[cfg(feature = "http")]
-pub use self::exchange::{Answered, ExchangeError, ExchangeLimits, exchange};
+pub use self::exchange::{Answered, ClientConnection, ExchangeError, ExchangeLimits, exchange};
 #[cfg(feature = "tls")]
 pub use self::handshake::{HandshakeError, shake_hands, shake_hands_with};
 #[cfg(feature = "http")]

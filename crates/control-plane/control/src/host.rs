@@ -42,6 +42,9 @@ pub trait Host: Send + Sync {
     /// Returns one VM, if the host has it.
     fn vm(&self, vm: VmId) -> Result<Option<ObservedVm>, HostError>;
 
+    /// Returns those of the VMs that the host has.
+    fn vms_of(&self, vms: &[VmId]) -> Result<Vec<ObservedVm>, HostError>;
+
     /// Returns a VM's disk counters, if the host has the VM.
     fn statistics(&self, vm: VmId) -> Result<Option<VmStatistics>, HostError>;
 
@@ -72,7 +75,8 @@ pub trait Host: Send + Sync {
     /// Waits for the changes after number `after`; `None` after [`end_changes`](Self::end_changes).
     fn changes(&self, after: u64, wait: Duration) -> Result<Option<Changes>, HostError>;
 
-    /// Ends the calls of [`changes`](Self::changes) that wait now, and later ones, at once.
+    /// Ends the calls of [`changes`](Self::changes) that wait now, and later ones, at once, and the
+    /// connections that are open between requests.
     fn end_changes(&self);
 
     /// Makes the host use a directory as a datastore.
@@ -143,6 +147,10 @@ impl Host for Hostd {
         self.find(self.client.vm(vm))
     }
 
+    fn vms_of(&self, vms: &[VmId]) -> Result<Vec<ObservedVm>, HostError> {
+        self.wait(self.client.vms_of(vms))
+    }
+
     fn statistics(&self, vm: VmId) -> Result<Option<VmStatistics>, HostError> {
         self.find(self.client.statistics(vm))
     }
@@ -191,6 +199,7 @@ impl Host for Hostd {
 
     fn end_changes(&self) {
         self.ended.send_replace(true);
+        self.client.end_connections();
     }
 
     fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {

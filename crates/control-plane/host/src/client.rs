@@ -1,15 +1,15 @@
 //! The client of hostd.
 //!
-//! Each request opens a connection, to a unix socket or, over mutual TLS, to a port of another
-//! machine: requests are few, and each proves anew who asks whom. Every request has a deadline.
+//! It connects to a unix socket or, over mutual TLS, to a port of another machine, and keeps
+//! connections for a while (`kept.rs`). Every request has a deadline.
 
 use std::fmt::{self, Debug, Display};
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -19,18 +19,20 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strongroom_serving::{Answered, ExchangeLimits, shake_hands_with};
+use strongroom_serving::{Answered, ClientConnection, ExchangeLimits, shake_hands_with};
 use strongroom_types::{VmId, VolumeId};
 use strongroom_wire::Formats;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::kept::{Kept, Opened};
 use crate::protocol::{
     ANSWER_BYTES_MAX, CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, DiskName, FORMAT_HEADER,
-    FORMAT_WITH_TERMS, FORMATS, Host, JudgeRequest, Judgement, ObservedVm, ObservedVms, Operation,
-    OperationId, OperationRequest, Problem, ProblemBody, Reading, ReadingRequest, Readings, ReadingsRequest,
-    TERM_HEADER, Term, Ticket, TicketRequest, VmSpec, VmStatistics, VolumeQuestion,
+    FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, Host, JudgeRequest, Judgement, ObservedVm,
+    ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, Reading, ReadingRequest,
+    Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketRequest, VM_READINGS_MAX, VmReadings,
+    VmReadingsRequest, VmSpec, VmStatistics, VolumeQuestion,
 };
 
 /// Timeout of ordinary requests. hostd never waits for a key server or a disk before it answers
@@ -114,6 +116,30 @@ enum Way {
     Port { address: SocketAddr, tls: Arc<dyn HostTls> },
 }
 
+/// A way with the TLS of the next connection.
+enum PresentWay<'client> {
+    Socket(&'client Path),
+    Port { address: SocketAddr, config: Arc<ClientConfig> },
+}
+
+impl Way {
+    fn now(&self) -> io::Result<PresentWay<'_>> {
+        Ok(match self {
+            Self::Socket(path) => PresentWay::Socket(path),
+            Self::Port { address, tls } => PresentWay::Port { address: *address, config: tls.config()? },
+        })
+    }
+}
+
+impl PresentWay<'_> {
+    fn config(&self) -> Option<&Arc<ClientConfig>> {
+        match self {
+            Self::Socket(_) => None,
+            Self::Port { config, .. } => Some(config),
+        }
+    }
+}
+
 impl Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -123,11 +149,6 @@ impl Display for Way {
     }
 }
 
-/// A connection of either kind.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-
 /// A client of one hostd.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -135,6 +156,7 @@ pub struct Client {
     term: Arc<AtomicU64>,
     /// The formats that hostd reads, once it has stated them.
     formats: Arc<Mutex<Option<Formats>>>,
+    kept: Arc<Kept<ClientConnection>>,
 }
 
 impl Client {
@@ -150,12 +172,18 @@ impl Client {
     }
 
     fn by(way: Way) -> Self {
-        Self { way, term: Arc::default(), formats: Arc::default() }
+        Self { way, term: Arc::default(), formats: Arc::default(), kept: Arc::default() }
     }
 
     /// Sets the term of later requests, also of clones.
     pub fn set_term(&self, term: Term) {
         self.term.store(term.0, Ordering::Relaxed);
+    }
+
+    /// Closes the connections that are not in use, also those of clones. From now on, each request
+    /// has a connection of its own.
+    pub fn end_connections(&self) {
+        self.kept.end();
     }
 
     /// Returns the state of the host.
@@ -177,6 +205,29 @@ impl Client {
     /// Returns one VM; [`ClientError::Refused`] with 404 if it does not exist.
     pub async fn vm(&self, vm: VmId) -> Result<ObservedVm, ClientError> {
         self.get(&format!("/v1/vms/{vm}")).await
+    }
+
+    /// Returns the states of those of the VMs that the host has. A host of a former version is
+    /// asked for one after another.
+    pub async fn vms_of(&self, vms: &[VmId]) -> Result<Vec<ObservedVm>, ClientError> {
+        let mut found = Vec::with_capacity(vms.len());
+        if self.format(FORMATS)? < FORMAT_WITH_VM_READINGS {
+            for vm in vms {
+                match self.vm(*vm).await {
+                    Ok(vm) => found.push(vm),
+                    Err(ClientError::Refused { status: 404, .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            return Ok(found);
+        }
+        for some in vms.chunks(VM_READINGS_MAX) {
+            let request = VmReadingsRequest { vms: some.to_vec() };
+            let read: VmReadings =
+                self.send(Method::POST, "/v1/vms/readings", Some(&request), ANSWERS_WITHIN).await?;
+            found.extend(read.vms);
+        }
+        Ok(found)
     }
 
     /// Returns the disk counters of a VM.
@@ -311,29 +362,53 @@ impl Client {
         needed.common(theirs).ok_or_else(wrong)
     }
 
+    /// Sends a request over a kept connection or a new one. One that hostd may have received is not
+    /// repeated unless it is a reading: orders have ids, but a grant that came with one is spent.
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answered, ClientError> {
-        let stream = self.connect().await?;
-        let exchanged = strongroom_serving::exchange(stream, request, LIMITS).await;
-        exchanged.map_err(|error| self.unreachable(error))
+        let way = self.way.now().map_err(|error| self.unreachable(error))?;
+        while let Some(mut kept) = self.kept.take(way.config(), Instant::now()) {
+            match kept.connection.exchange(request.clone()).await {
+                Ok(answered) => {
+                    self.kept.put(kept, Instant::now());
+                    return Ok(answered);
+                }
+                // hostd was restarted, or the connection was cut while it was idle.
+                Err(error) if error.is_unsent() || request.method() == Method::GET => {}
+                Err(error) => return Err(self.unreachable(error)),
+            }
+        }
+        let mut opened = Opened::new(self.connect(&way).await?, way.config().cloned());
+        let answered = opened.connection.exchange(request).await;
+        let answered = answered.map_err(|error| self.unreachable(error))?;
+        self.kept.put(opened, Instant::now());
+        Ok(answered)
     }
 
-    async fn connect(&self) -> Result<Box<dyn Stream>, ClientError> {
-        let unreachable = |error: io::Error| self.unreachable(error);
-        match &self.way {
-            Way::Socket(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(unreachable)?)),
-            Way::Port { address, tls } => {
-                let config = tls.config().map_err(unreachable)?;
+    async fn connect(&self, way: &PresentWay<'_>) -> Result<ClientConnection, ClientError> {
+        match way {
+            PresentWay::Socket(path) => {
+                let stream = UnixStream::connect(path).await.map_err(|error| self.unreachable(error))?;
+                self.over(stream).await
+            }
+            PresentWay::Port { address, config } => {
                 let connected = tokio::time::timeout(CONNECTS_WITHIN, TcpStream::connect(address)).await;
                 let stream = connected
                     .map_err(|_| self.unreachable("the connection took too long"))?
-                    .map_err(unreachable)?;
-                stream.set_nodelay(true).map_err(unreachable)?;
+                    .map_err(|error| self.unreachable(error))?;
+                stream.set_nodelay(true).map_err(|error| self.unreachable(error))?;
                 // The verifier of `config` knows the host by its certificate, and not by a name.
                 let name = ServerName::IpAddress(address.ip().into());
-                let shaken = shake_hands_with(config, name, stream, CONNECTS_WITHIN).await;
-                Ok(Box::new(shaken.map_err(|error| self.unreachable(error))?))
+                let shaken = shake_hands_with(Arc::clone(config), name, stream, CONNECTS_WITHIN).await;
+                self.over(shaken.map_err(|error| self.unreachable(error))?).await
             }
         }
+    }
+
+    async fn over(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<ClientConnection, ClientError> {
+        ClientConnection::over(stream, LIMITS).await.map_err(|error| self.unreachable(error))
     }
 
     fn unreachable(&self, error: impl Display) -> ClientError {
@@ -398,7 +473,7 @@ mod tests {
     #[tokio::test]
     async fn the_newest_common_format_is_written_and_news_of_a_newer_host_are_no_error() {
         for (answer, format) in
-            [(serde_json::from_str(FORMER).unwrap(), 1), (with_formats(1, 2), 2), (with_formats(2, 3), 2)]
+            [(serde_json::from_str(FORMER).unwrap(), 1), (with_formats(1, 2), 2), (with_formats(2, 4), 3)]
         {
             let (host, head) = asked(answer).await;
             host.unwrap();
@@ -411,7 +486,7 @@ mod tests {
     async fn a_host_without_a_common_format_and_a_former_one_are_refused_what_they_do_not_read() {
         let place = tempfile::tempdir().unwrap();
         for (number, answer) in
-            [with_formats(3, 4), serde_json::from_str(FORMER).unwrap()].into_iter().enumerate()
+            [with_formats(4, 5), serde_json::from_str(FORMER).unwrap()].into_iter().enumerate()
         {
             let path = place.path().join(number.to_string());
             let listener = UnixListener::bind(&path).unwrap();
@@ -422,6 +497,118 @@ mod tests {
             let refused = refused.unwrap_err();
             assert!(matches!(refused, ClientError::Formats { .. }), "{refused}");
             assert!(refused.to_string().contains("upgrade the older of the two"), "{refused}");
+        }
+    }
+
+    /// A host that answers as many requests on each connection as it is told, and closes it then.
+    async fn serves(listener: UnixListener, requests_of_each: &[usize]) -> usize {
+        let mut connections = 0;
+        for requests in requests_of_each {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            connections += 1;
+            for _ in 0..*requests {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.unwrap());
+                }
+                let said = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{FORMER}", FORMER.len());
+                stream.write_all(said.as_bytes()).await.unwrap();
+            }
+        }
+        connections
+    }
+
+    #[tokio::test]
+    async fn requests_share_a_connection_and_a_reading_outlives_its_end() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let client = Client::new(path);
+        let ask = async {
+            for _ in 0..4 {
+                client.host().await.unwrap();
+            }
+            client.end_connections();
+            for _ in 0..2 {
+                client.host().await.unwrap();
+            }
+        };
+        let ((), connections) = tokio::join!(ask, serves(listener, &[3, 1, 1, 1]));
+        assert_eq!(connections, 4);
+    }
+
+    #[tokio::test]
+    async fn an_order_that_hostd_may_have_received_is_not_repeated() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let client = Client::new(path);
+        let host = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for answer in [Some(FORMER), None] {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.unwrap());
+                }
+                let Some(body) = answer else { break };
+                let said = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(said.as_bytes()).await.unwrap();
+            }
+            drop(stream);
+            tokio::time::timeout(Duration::from_millis(200), listener.accept()).await.is_err()
+        };
+        let ask = async {
+            client.host().await.unwrap();
+            client.release().await
+        };
+        let (released, came_once) = tokio::join!(ask, host);
+        assert!(matches!(released, Err(ClientError::Unreachable { .. })), "{released:?}");
+        assert!(came_once);
+    }
+
+    /// Answers requests on one connection, each with a status and a body. Returns their first
+    /// lines.
+    async fn answers_one_after_another(listener: UnixListener, answers: &[(u16, Value)]) -> Vec<String> {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut lines = Vec::new();
+        for (status, body) in answers {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let head = String::from_utf8(head).unwrap();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            for _ in 0..length.map_or(0, |length| length.parse().unwrap()) {
+                stream.read_u8().await.unwrap();
+            }
+            lines.push(head.lines().next().unwrap().to_owned());
+            let body = body.to_string();
+            let said = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            stream.write_all(said.as_bytes()).await.unwrap();
+        }
+        lines
+    }
+
+    #[tokio::test]
+    async fn several_vms_are_read_with_one_request_and_from_a_former_host_one_after_another() {
+        let vms = [VmId::from_bytes([1; 16]), VmId::from_bytes([2; 16])];
+        let gone = json!({ "error": { "code": "no_such_vm", "message": "gone" } });
+        let one_by_one = vms.map(|vm| format!("GET /v1/vms/{vm} HTTP/1.1"));
+        for (newest, answers, expected) in [
+            (2, vec![(404, gone.clone()), (404, gone)], one_by_one.to_vec()),
+            (3, vec![(200, json!({ "vms": [] }))], vec!["POST /v1/vms/readings HTTP/1.1".to_owned()]),
+        ] {
+            let place = tempfile::tempdir().unwrap();
+            let path = place.path().join("socket");
+            let listener = UnixListener::bind(&path).unwrap();
+            let client = Client::new(path);
+            let answers = [vec![(200, with_formats(1, newest))], answers].concat();
+            let ask = async {
+                client.host().await.unwrap();
+                client.vms_of(&vms).await.unwrap()
+            };
+            let (found, lines) = tokio::join!(ask, answers_one_after_another(listener, &answers));
+            assert_eq!((found.len(), &lines[1..]), (0, &expected[..]), "format {newest}");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The agreements between the processes of a host, none of which needs a key: between hostd, the
 //! supervisors of VMs that it starts, and hostd's clients.
 //!
-//! - [`protocol`]: the types of hostd's interface. [`client`]: its client.
+//! - [`protocol`]: the types of hostd's interface. [`client`]: its client, and `kept`,
+//!   the connections that it keeps.
 //! - [`orders`]: the messages between hostd and a VM's supervisor. [`wire`], [`proof`],
 //!   [`process`]: their transport, and how the two identify each other.
 //! - [`run_directory`], [`vm_directory`]: the files of a VM, while it runs and for good;
@@ -18,6 +19,7 @@
 pub mod attestation;
 pub mod client;
 pub mod dumps;
+mod kept;
 pub mod layout;
 pub mod orders;
 pub mod process;

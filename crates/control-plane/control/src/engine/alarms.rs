@@ -73,7 +73,7 @@ impl Control {
         *self.providers.lock() = providers;
     }
 
-    /// Raises and clears alarms.
+    /// Raises and clears alarms, and ends what runs where it does not belong.
     ///
     /// # Errors
     /// [`Failure`].
@@ -83,6 +83,7 @@ impl Control {
         self.review_providers(&mut wanted, now);
         self.review_keys(&mut wanted, now);
         self.review_access_log(&mut wanted)?;
+        self.end_strays();
         {
             let index = self.inventory.read();
             for seat in self.hosts.iter() {
@@ -229,12 +230,10 @@ impl Control {
         }
         let Some(state) = &seen.state else { return };
         review_crypto_safe(seat, &state.crypto_safe, wanted);
-        let of_host = |vm: &&Row<VmRecord>| vm.host == seat.id;
         let on = |vm: &&Row<VmRecord>| {
             index.observed(vm.id).is_some_and(|seen| seen.power.is_on() && seen.power != PowerState::Unknown)
         };
-        let running: u64 =
-            index.vms.iter().filter(of_host).filter(on).map(|vm| vm.hardware.memory.bytes()).sum();
+        let running: u64 = index.vms_on(seat.id).filter(on).map(|vm| vm.hardware.memory.bytes()).sum();
         if running > state.memory_bytes {
             wanted.raise(
                 AlarmKind::Overcommit,
@@ -295,7 +294,7 @@ impl Control {
             let object = ObjectRef { kind: ObjectKind::Vm, id, name };
             wanted.raise(AlarmKind::Orphan, Severity::Warning, object, message, step);
         }
-        for vm in index.vms.iter().filter(of_host) {
+        for vm in index.vms_on(seat.id) {
             let expected = vm.lifecycle == Lifecycle::Present && vm.task.is_none();
             if expected && !seen.vms.contains_key(&vm.id) {
                 wanted.raise(
@@ -528,8 +527,7 @@ fn review_datastore(
             "make room; VMs whose writes wait go on by themselves",
         );
     }
-    let provisioned: u64 =
-        index.vms.iter().filter(|vm| vm.datastore == datastore.id).map(|vm| vm.hardware.disk_bytes()).sum();
+    let provisioned: u64 = index.vms_in(datastore.id).map(|vm| vm.hardware.disk_bytes()).sum();
     if told.total_bytes > 0 && provisioned > told.total_bytes {
         wanted.raise(
             AlarmKind::Overcommit,

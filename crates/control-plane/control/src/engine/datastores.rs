@@ -211,7 +211,7 @@ impl Control {
         self.wish(caller, |index, task| {
             let datastore = by_name_or_id(&index.datastores, named)
                 .ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))?;
-            let vms = index.vms.iter().filter(|vm| vm.datastore == datastore.id).count();
+            let vms = index.vms_in(datastore.id).count();
             if vms > 0 {
                 let message = format!("datastore {} has {}", datastore.name, counted(vms, "VM"));
                 return Err(Problem::new(ErrorCode::InUse, message)

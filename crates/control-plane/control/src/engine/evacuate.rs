@@ -230,5 +230,5 @@ fn waiting<'index>(index: &'index Index, now: &Evacuation) -> Vec<&'index Row<Vm
     let is_tried = |vm: VmId| {
         now.moving.iter().any(|moving| moving.vm == vm) || now.left.iter().any(|left| left.vm == vm)
     };
-    index.vms.iter().filter(|vm| vm.host == now.host && !is_tried(vm.id)).collect()
+    index.vms_on(now.host).filter(|vm| !is_tried(vm.id)).collect()
 }

@@ -187,7 +187,7 @@ impl Control {
 }
 
 fn may_be_removed(index: &crate::inventory::Index, host: &HostRecord) -> Result<(), Problem> {
-    let vms = index.vms.iter().filter(|vm| vm.host == host.id).count();
+    let vms = index.vms_on(host.id).count();
     if vms > 0 {
         let message = format!("host {} has {}", host.name, counted(vms, "VM"));
         return Err(Problem::new(ErrorCode::InUse, message)

@@ -17,7 +17,7 @@
 //!   host.
 //! - [`compliance`]: the rules of policies. [`quotas`]: those of folders.
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
-//!   wrong state. [`alarms`]: present troubles.
+//!   wrong state, and [`unsettled`]: which are looked at. [`alarms`]: present troubles.
 //! - [`recipients`]: to whom alarms are sent, and the messages.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
 //!   [`data_keys`]: the end of their data keys' cryptoperiods.
@@ -71,12 +71,13 @@ mod strays;
 mod templates;
 mod temporary;
 mod tickets;
+mod unsettled;
 pub mod views;
 mod volume_changes;
 mod volumes;
 mod wishes;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -84,7 +85,7 @@ use parking_lot::Mutex;
 use strongroom_api::access::ChainBreak;
 use strongroom_api::task::Progress;
 use strongroom_api::{Name, ObjectRef, Problem};
-use strongroom_host::protocol::Term;
+use strongroom_host::protocol::{OperationId, Term};
 use strongroom_store::Store;
 use uuid::Uuid;
 
@@ -93,6 +94,7 @@ use self::recipients::Deliveries;
 use self::seats::{HostSeat, Seats};
 use self::standings::Standings;
 use self::statistics::Samples;
+use self::unsettled::Unsettled;
 use self::volumes::Spaces;
 use crate::courier::Courier;
 use crate::host::Host;
@@ -138,12 +140,15 @@ pub struct Control {
     /// The schedule of tasks.
     pub schedule: Schedule,
     due_snapshots: DueSnapshots,
+    unsettled: Unsettled,
     refusals: access::Refusals,
     /// Where the chain of the access log was found broken.
     access_breaks: Mutex<Vec<ChainBreak>>,
     /// The progress of operations. It changes too fast for the store, and is read again after a
     /// restart.
     progress: Mutex<HashMap<Uuid, Progress>>,
+    /// Operations that got their ids in this run and were not sent yet, so no host knows them.
+    unsent: Mutex<HashSet<OperationId>>,
     certificate: Mutex<Option<Certificate>>,
     providers: Mutex<Vec<strongroom_api::key::KeyProvider>>,
 }
@@ -187,9 +192,11 @@ impl Control {
             clock,
             schedule,
             due_snapshots: DueSnapshots::default(),
+            unsettled: Unsettled::default(),
             refusals: access::Refusals::default(),
             access_breaks: Mutex::default(),
             progress,
+            unsent: Mutex::default(),
             certificate,
             providers,
         };

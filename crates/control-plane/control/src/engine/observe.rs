@@ -1,12 +1,12 @@
 //! Merges the hosts' reports about their VMs and themselves into the inventory when they change.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use strongroom_api::vm::PowerState;
-use strongroom_host::protocol::{self, ChangedObject, Epoch, ObservedVm, VmSpec};
+use strongroom_host::protocol::{self, ChangedObject, Epoch, ObservedVm, OperationId, VmSpec};
 use strongroom_types::VmId;
 use uuid::Uuid;
 
@@ -107,12 +107,16 @@ impl Control {
     /// [`Failure`]: what was heard is asked for again.
     pub fn observe(&self, host: Uuid, wait: Duration) -> Result<bool, Failure> {
         let Some(seat) = self.seat(host) else { return Ok(false) };
+        let was_complete = seat.seen().is_complete();
         match self.hear(seat, wait) {
             Ok(()) => {
                 let was_down = seat.seen().down.take().is_some();
                 if was_down {
                     tracing::info!(host = %seat.name, "the host answers again");
                     self.wake_all();
+                }
+                if !was_complete {
+                    self.unsettle_host(host);
                 }
                 Ok(true)
             }
@@ -147,32 +151,36 @@ impl Control {
         if changes.epoch != epoch || changes.read_all {
             return self.hear_all(seat);
         }
-        let _looking = seat.looking();
-        let mut vms: Vec<ObservedVm> = Vec::new();
+        // An object that changed twice is read once.
+        let mut changed: BTreeSet<VmId> = BTreeSet::new();
         for change in &changes.changes {
             match change.object {
-                // An object that changed twice is read once.
-                ChangedObject::Vm(vm) if vms.iter().any(|seen| seen.vm == vm) => {}
-                ChangedObject::Vm(vm) => match seat.host.vm(vm)? {
-                    Some(seen) => vms.push(seen),
-                    None => drop(seat.seen().vms.remove(&vm)),
-                },
-                ChangedObject::Operation(operation) => {
-                    let index = self.inventory.read();
-                    let task = index.open_tasks().find(|task| task.operation == Some(operation));
-                    if let Some(task) = task {
-                        self.schedule.wake(task.task.id);
-                    }
-                }
+                ChangedObject::Vm(vm) => drop(changed.insert(vm)),
+                ChangedObject::Operation(operation) => self.wake_for(operation),
                 ChangedObject::Host => self.hear_state(seat)?,
             }
         }
-        for vm in &vms {
-            seat.seen().vms.insert(vm.vm, vec![Present::from(vm)]);
+        if !changed.is_empty() {
+            let _looking = seat.looking();
+            let asked: Vec<VmId> = changed.iter().copied().collect();
+            let mut vms = seat.host.vms_of(&asked)?;
+            // Each that was asked for, once.
+            vms.retain(|vm| changed.remove(&vm.vm));
+            {
+                let mut seen = seat.seen();
+                asked.iter().for_each(|vm| drop(seen.vms.remove(vm)));
+                seen.vms.extend(vms.iter().map(|vm| (vm.vm, vec![Present::from(vm)])));
+            }
+            self.take_over(seat, &vms)?;
         }
-        self.take_over(seat, &vms)?;
         seat.seen().read = Some((epoch, changes.number));
         Ok(())
+    }
+
+    /// Has the task of an operation advanced.
+    fn wake_for(&self, operation: OperationId) {
+        let task = self.inventory.read().task_of(operation);
+        task.into_iter().for_each(|task| self.schedule.wake(task));
     }
 
     /// Reads a host's state.

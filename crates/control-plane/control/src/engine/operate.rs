@@ -57,12 +57,18 @@ impl Control {
             if task.task.cancelling {
                 return Ok(Operated::Forgotten);
             }
-            let begun =
-                TaskRecord { operation: Some(OperationId::random()), ..TaskRecord::clone(&task.record) };
+            let operation = OperationId::random();
+            let begun = TaskRecord { operation: Some(operation), ..TaskRecord::clone(&task.record) };
             self.inventory.commit(self.draft().replace(task, &begun))?;
+            self.unsent.lock().insert(operation);
             return Ok(Operated::Pending(Next::Again));
         };
-        let known = match seat.host.operation(operation) {
+        let is_unsent = self.unsent.lock().remove(&operation);
+        let known = match is_unsent {
+            true => Ok(None),
+            false => seat.host.operation(operation),
+        };
+        let known = match known {
             Ok(known) => known,
             Err(error) => return self.wait_for_host(task, seat, &error),
         };

@@ -306,8 +306,10 @@ fn said(fit: &Result<Fit, Problem>) -> String {
 
 /// The memory of the VMs that are placed on a host, and on their way to it.
 fn placed_bytes(index: &Index, host: Uuid) -> u64 {
-    let all = index.vms.iter().map(|vm| takes_bytes(index, host, vm, None));
-    all.fold(0, u64::saturating_add)
+    let on_its_way = index.open_tasks().filter(|task| task.work.target() == Some(host));
+    let coming = on_its_way.filter_map(|task| index.vm(task.vm?)).filter(|vm| vm.host != host);
+    let all = index.vms_on(host).chain(coming);
+    all.map(|vm| takes_bytes(index, host, vm, None)).fold(0, u64::saturating_add)
 }
 
 /// The memory that these VMs, as they become, take beyond what they take of a host before.

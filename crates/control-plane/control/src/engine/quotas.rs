@@ -18,6 +18,9 @@ use crate::records::{FolderRecord, TaskRecord, VmRecord, Work};
 /// Otherwise makes the transaction conditional on what the folders have, so that requests at the
 /// same time do not use the same room.
 pub(super) fn within_quotas(index: &Index, task: &TaskRecord, draft: Draft) -> Result<Draft, Problem> {
+    if index.folders.iter().all(|folder| folder.quota.is_unlimited()) {
+        return Ok(draft);
+    }
     let changed: Vec<VmRecord> = draft.records().map_err(|failure| problems::failure(&failure))?;
     let of_task = task.vm.and_then(|vm| index.vm(vm)).and_then(|vm| vm.folder);
     let folders: BTreeSet<Uuid> = changed.iter().filter_map(|vm| vm.folder).chain(of_task).collect();

@@ -1,4 +1,5 @@
-//! Idle VMs that are not in their desired state.
+//! Idle VMs that are not in their desired state. Only those are looked at for which something has
+//! changed ([`unsettled`](super::unsettled)).
 //!
 //! After a crash, a power cut or a restored inventory, the inventory has the desired state of a VM,
 //! and its host the actual one. A VM that should run and does not is restarted. A VM whose guest
@@ -27,6 +28,8 @@ const SUPPLY_PAUSE_MS: u64 = 2_000;
 enum Verdict {
     /// None: it is in its desired state, or a person must look at it.
     Leave,
+    /// None before this time, in milliseconds since 1970.
+    LeaveUntil(u64),
     /// The desired state becomes the actual one.
     Want(DesiredPower, &'static str),
     /// It must be started.
@@ -36,45 +39,50 @@ enum Verdict {
 }
 
 impl Control {
-    /// Handles every idle VM.
+    /// Handles the idle VMs for which something has changed.
     ///
     /// # Errors
     /// [`Failure`]: the rest is looked at next time.
     pub fn settle(&self) -> Result<(), Failure> {
-        let complete: Vec<Uuid> =
-            self.hosts.iter().filter(|seat| seat.seen().is_complete()).map(|seat| seat.id).collect();
-        let unsettled: Vec<(Row<VmRecord>, Row<ObservedRecord>, Verdict)> = {
-            let index = self.inventory.read();
-            let idle = index.vms.iter().filter(|vm| {
-                vm.task.is_none() && vm.lifecycle == Lifecycle::Present && complete.contains(&vm.host)
-            });
-            let judged = idle.filter_map(|vm| {
-                let seen = index.observed(vm.id)?;
-                match self.verdict(&index, vm, seen) {
-                    Verdict::Leave => None,
-                    verdict => Some((vm.clone(), seen.clone(), verdict)),
-                }
-            });
-            judged.collect()
-        };
-        for (vm, seen, verdict) in unsettled {
-            let settled = match verdict {
-                Verdict::Leave => Ok(()),
-                Verdict::Want(desired, why) => self.want(&vm, &seen, desired, why),
-                Verdict::Start => self.start_again(&vm, &seen),
-                Verdict::Supply => {
-                    self.supply(&vm, &seen);
-                    Ok(())
-                }
-            };
-            match settled {
-                // A task works on it now.
+        let mut left = self.take_unsettled();
+        while let Some(id) = left.pop_first() {
+            match self.settle_vm(id) {
+                // A task works on it now, or it has changed and will be looked at again.
                 Ok(()) | Err(Failure::Raced) => {}
-                Err(failure) => return Err(failure),
+                Err(failure) => {
+                    left.insert(id);
+                    self.unsettled.mark(left);
+                    return Err(failure);
+                }
             }
         }
-        self.end_strays();
         self.forget_groups()
+    }
+
+    fn settle_vm(&self, id: VmId) -> Result<(), Failure> {
+        let found = {
+            let index = self.inventory.read();
+            let idle = index.vm(id).filter(|vm| vm.task.is_none() && vm.lifecycle == Lifecycle::Present);
+            let known = idle.filter(|vm| self.seat(vm.host).is_some_and(|seat| seat.seen().is_complete()));
+            known
+                .zip(index.observed(id))
+                .map(|(vm, seen)| (vm.clone(), seen.clone(), self.verdict(&index, vm, seen)))
+        };
+        let Some((vm, seen, verdict)) = found else { return Ok(()) };
+        match verdict {
+            Verdict::Leave => Ok(()),
+            Verdict::LeaveUntil(time) => {
+                self.unsettled.mark_at(id, time);
+                Ok(())
+            }
+            Verdict::Want(desired, why) => self.want(&vm, &seen, desired, why),
+            Verdict::Start => self.start_again(&vm, &seen),
+            Verdict::Supply => {
+                self.supply(&vm, &seen);
+                self.unsettled.mark_at(id, self.now_unix_ms() + SUPPLY_PAUSE_MS);
+                Ok(())
+            }
+        }
     }
 
     fn verdict(&self, index: &Index, vm: &VmRecord, seen: &ObservedRecord) -> Verdict {
@@ -97,7 +105,10 @@ impl Control {
                 Verdict::Want(Stopped, "it was suspended")
             }
             (_, PowerState::Stopped | PowerState::Crashed | PowerState::Suspended) => {
-                if self.may_start_again(index, vm, seen) { Verdict::Start } else { Verdict::Leave }
+                match self.may_start_again(index, vm, seen) {
+                    true => Verdict::Start,
+                    false => self.restarts_again_at(vm).map_or(Verdict::Leave, Verdict::LeaveUntil),
+                }
             }
             (Running, PowerState::Paused) if seen.reason_code() == "paused_by_request" => {
                 Verdict::Want(Paused, "it was paused")
@@ -124,6 +135,13 @@ impl Control {
         let now = self.now_unix_ms();
         let counts = |at: &u64| at.saturating_add(RESTARTS_WINDOW_MS) > now;
         vm.restarts_unix_ms.iter().copied().filter(counts).collect()
+    }
+
+    /// When a VM that was restarted too often may be restarted again.
+    fn restarts_again_at(&self, vm: &VmRecord) -> Option<u64> {
+        let counted = self.counted(vm);
+        let oldest = counted.iter().min().filter(|_| counted.len() >= RESTARTS_MAX);
+        oldest.map(|oldest| oldest.saturating_add(RESTARTS_WINDOW_MS))
     }
 
     fn want(

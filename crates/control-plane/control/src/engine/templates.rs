@@ -95,14 +95,18 @@ pub(super) fn refuse_of_template(vm: &VmRecord, kind: TaskKind) -> Result<(), Pr
 
 /// The linked clones that share disks of a VM, by name, including clones of clones.
 pub(super) fn linked_clones(index: &Index, vm: &VmRecord) -> Vec<Name> {
-    let share = index.vms_by_name().filter(|other| other.shares_with(vm.id));
-    share.map(|other| other.name.clone()).collect()
+    named(index.clones_of(vm.id))
 }
 
 /// Those of them that a caller may view.
 pub(super) fn seen_clones(index: &Index, rights: &Rights, vm: &VmRecord) -> Vec<Name> {
-    let share = index.vms_by_name().filter(|other| other.shares_with(vm.id) && rights.sees_vm(other));
-    share.map(|other| other.name.clone()).collect()
+    named(index.clones_of(vm.id).filter(|other| rights.sees_vm(other)))
+}
+
+fn named<'index>(vms: impl Iterator<Item = &'index Row<VmRecord>>) -> Vec<Name> {
+    let mut names: Vec<Name> = vms.map(|vm| vm.name.clone()).collect();
+    names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+    names
 }
 
 /// Refuses the deletion of a VM with linked clones: they keep reading what they share with it.

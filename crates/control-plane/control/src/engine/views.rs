@@ -250,7 +250,7 @@ impl Control {
         let told = best.and_then(|seen| seen.told);
         let mut vms = 0;
         let mut provisioned_bytes = 0;
-        for vm in index.vms.iter().filter(|vm| vm.datastore == datastore.id) {
+        for vm in index.vms_in(datastore.id) {
             vms += u64::from(!vm.holds_volume);
             provisioned_bytes += vm.hardware.disk_bytes();
         }

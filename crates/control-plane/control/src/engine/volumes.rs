@@ -21,12 +21,13 @@ use strongroom_types::{ChunkSize, MAX_VOLUME_BYTES, SnapshotId, VolumeId};
 use uuid::Uuid;
 
 use super::access::{Rights, forbidden, needed};
+use super::due::DueQueue;
 use super::snapshots::{snapshots_of, views as snapshot_views};
 use super::templates::seen_clones;
 use super::views::limit;
 use super::volume_changes::{Found, find};
 use super::{Control, HostSeat, cursor};
-use crate::inventory::{Index, Row, by_name_or_id};
+use crate::inventory::{ChangedObjects, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{DiskRecord, Place, VmRecord};
 
@@ -36,13 +37,33 @@ const SPACE_AGE_MAX_MS: u64 = 60_000;
 const LIST: &str = "volumes";
 
 /// The last readings of volumes' space. They are lost with the process, and read again.
-#[derive(Debug, Default)]
-pub(super) struct Spaces(Mutex<BTreeMap<VolumeId, Sampled>>);
+#[derive(Default)]
+pub(super) struct Spaces(Mutex<Sampled>);
 
-#[derive(Debug)]
+#[derive(Default)]
 struct Sampled {
-    tried_unix_ms: u64,
-    space: Option<VolumeSpace>,
+    known: BTreeMap<VolumeId, VolumeSpace>,
+    /// When each volume is read again, in milliseconds since 1970.
+    due: DueQueue<u64, VolumeId>,
+}
+
+impl Sampled {
+    /// Has new volumes read, and forgets those that are gone.
+    fn follow(&mut self, index: &Index, changed: ChangedObjects<VolumeId>, now_unix_ms: u64) {
+        let changed: Vec<VolumeId> = match changed {
+            ChangedObjects::Some(changed) => changed.into_iter().collect(),
+            ChangedObjects::All => {
+                self.known.retain(|volume, _| index.volume(*volume).is_some());
+                index.volumes.iter().map(|record| record.volume).collect()
+            }
+        };
+        for volume in changed {
+            match index.volume(volume) {
+                Some(_) => self.due.hasten(volume, now_unix_ms),
+                None => drop(self.known.remove(&volume)),
+            }
+        }
+    }
 }
 
 impl Control {
@@ -93,9 +114,9 @@ impl Control {
         }
         let next = page.last().filter(|_| more);
         let next = next.map(|(vm, disk, _)| cursor::after(LIST, &format!("{}/{}", vm.name, disk.name)));
-        let spaces = self.spaces.0.lock();
+        let sampled = self.spaces.0.lock();
         let items = page.into_iter().map(|(vm, disk, volume)| {
-            let space = spaces.get(&volume).and_then(|sampled| sampled.space.clone());
+            let space = sampled.known.get(&volume).cloned();
             view(&index, vm, disk, volume, space)
         });
         Ok(Page { items: items.collect(), total, next })
@@ -109,7 +130,7 @@ impl Control {
         let index = self.inventory.read();
         let Found { owner, disk } = find(&index, named)?;
         let volume = disk.volume.ok_or_else(|| problems::not_found(ObjectKind::Volume, named))?;
-        let space = self.spaces.0.lock().get(&volume).and_then(|sampled| sampled.space.clone());
+        let space = self.spaces.0.lock().known.get(&volume).cloned();
         Ok(VolumeView {
             volume: view(&index, owner, disk, volume, space),
             snapshots: snapshot_views(&index, owner),
@@ -224,41 +245,53 @@ impl Control {
     /// request to each host.
     pub fn read_spaces(&self) {
         let now = self.now_unix_ms();
-        let mut due: BTreeMap<Uuid, Vec<(u64, VolumeId, ReadingRequest)>> = BTreeMap::new();
+        let changed = self.inventory.take_changed_volumes();
+        let mut wanted: BTreeMap<Uuid, (Vec<VolumeId>, Vec<ReadingRequest>)> = BTreeMap::new();
         {
             let index = self.inventory.read();
-            let mut spaces = self.spaces.0.lock();
-            spaces.retain(|volume, _| index.volume(*volume).is_some());
-            for vm in index.vms.iter() {
-                for (disk, volume) in volumes_of(vm) {
-                    let tried = spaces.get(&volume).map_or(0, |sampled| sampled.tried_unix_ms);
-                    if tried.saturating_add(SPACE_AGE_MAX_MS) <= now {
-                        let question = VolumeQuestion::Space { volume: Some(volume) };
-                        let request = ReadingRequest { vm: vm.id, disk: disk.name.clone(), question };
-                        due.entry(vm.host).or_default().push((tried, volume, request));
+            let mut sampled = self.spaces.0.lock();
+            sampled.follow(&index, changed, now);
+            let mut waiting = Vec::new();
+            while let Some(volume) = sampled.due.take(now) {
+                let Some((host, request)) = space_of(&index, volume) else {
+                    // It is gone, or none of a VM's disks any more.
+                    sampled.known.remove(&volume);
+                    continue;
+                };
+                let (volumes, requests) = wanted.entry(host).or_default();
+                match requests.len() < READINGS_MAX && self.seat(host).is_some_and(HostSeat::is_up) {
+                    true => {
+                        volumes.push(volume);
+                        requests.push(request);
                     }
+                    false => waiting.push(volume),
                 }
             }
+            waiting.into_iter().for_each(|volume| sampled.due.put(volume, now));
         }
-        for (host, mut due) in due {
-            let Some(seat) = self.seat(host).filter(|seat| seat.is_up()) else { continue };
-            due.sort_unstable_by_key(|(tried, volume, _)| (*tried, *volume));
-            due.truncate(READINGS_MAX);
-            let (volumes, requests): (Vec<_>, Vec<_>) =
-                due.into_iter().map(|(_, volume, request)| (volume, request)).unzip();
+        for (host, (volumes, requests)) in wanted {
+            let Some(seat) = self.seat(host).filter(|_| !requests.is_empty()) else { continue };
             let mut read = self.have_read(seat, requests).into_iter();
-            let mut spaces = self.spaces.0.lock();
+            let mut sampled = self.spaces.0.lock();
             for volume in volumes {
-                let sampled = spaces.entry(volume).or_insert(Sampled { tried_unix_ms: now, space: None });
-                sampled.tried_unix_ms = now;
+                sampled.due.put(volume, now + SPACE_AGE_MAX_MS);
                 match read.next() {
-                    Some(ReadingAnswer::Space(space)) => sampled.space = Some(space),
+                    Some(ReadingAnswer::Space(space)) => drop(sampled.known.insert(volume, space)),
                     // The last reading stays, with its age.
                     other => tracing::debug!(%volume, ?other, "what a volume takes is not known"),
                 }
             }
         }
     }
+}
+
+/// The host that is asked what a volume takes, and the request to it; `None` if it is not a disk of
+/// a VM.
+fn space_of(index: &Index, volume: VolumeId) -> Option<(Uuid, ReadingRequest)> {
+    let vm = index.vm(index.volume(volume)?.vm)?;
+    let (disk, _) = volumes_of(vm).find(|(_, id)| *id == volume)?;
+    let question = VolumeQuestion::Space { volume: Some(volume) };
+    Some((vm.host, ReadingRequest { vm: vm.id, disk: disk.name.clone(), question }))
 }
 
 /// The disks of a VM that have a volume.

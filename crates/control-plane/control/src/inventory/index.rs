@@ -1,13 +1,16 @@
 //! The inventory in memory, which answers lists, searches and look-ups by name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use strongroom_api::Name;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
-use strongroom_store::{Entries, Entry, KeyRange, Snapshot};
-use strongroom_types::{SnapshotId, VmId, VolumeId};
+use strongroom_host::protocol::OperationId;
+use strongroom_store::{Entries, Entry as StoreEntry, KeyRange, Snapshot};
+use strongroom_types::{DatastoreId, SnapshotId, VmId, VolumeId};
 use uuid::Uuid;
 
 use super::table::{Row, Table};
@@ -65,8 +68,17 @@ pub struct Index {
     /// The last head of the access log that is on the key server's audit log.
     pub anchor: Table<AccessAnchorRecord>,
     events: Table<Event>,
-    vm_names: BTreeMap<String, String>,
+    /// VMs by their names, with the rows of `vms`: lists walk over them.
+    vm_names: BTreeMap<String, Row<VmRecord>>,
+    /// The ids of the VMs of each host and in each datastore: what is done for each host must not
+    /// walk over the VMs of all.
+    vms_of_host: HashMap<Uuid, BTreeSet<String>>,
+    vms_of_datastore: HashMap<DatastoreId, BTreeSet<String>>,
+    /// The ids of the VMs that have layers of a VM.
+    clones: HashMap<VmId, BTreeSet<String>>,
     open_tasks: BTreeSet<String>,
+    /// The tasks of the operations that hosts carry out.
+    operations: HashMap<OperationId, Uuid>,
 }
 
 impl Index {
@@ -91,17 +103,24 @@ impl Index {
     }
 
     /// Merges the present value of one key. Ignores keys of a later version.
-    pub(super) fn apply(&mut self, key: &[u8], entry: Option<&Entry>) -> Result<(), Failure> {
+    pub(super) fn apply(&mut self, key: &[u8], entry: Option<&StoreEntry>) -> Result<(), Failure> {
         let Ok(key) = std::str::from_utf8(key) else { return Ok(()) };
         let Some((kind, id)) = key.split_once('/') else { return Ok(()) };
         match kind {
             "vm" => {
-                let before = change(&mut self.vms, key, id, entry)?;
-                if let Some(before) = before {
+                if let Some(before) = change(&mut self.vms, key, id, entry)? {
                     self.vm_names.remove(before.name());
+                    take_out(&mut self.vms_of_host, before.host, id);
+                    take_out(&mut self.vms_of_datastore, before.datastore, id);
+                    before.shared().for_each(|shared| take_out(&mut self.clones, shared, id));
                 }
                 if let Some(now) = self.vms.get(id) {
-                    self.vm_names.insert(now.name().to_owned(), id.to_owned());
+                    self.vm_names.insert(now.name().to_owned(), now.clone());
+                    self.vms_of_host.entry(now.host).or_default().insert(id.to_owned());
+                    self.vms_of_datastore.entry(now.datastore).or_default().insert(id.to_owned());
+                    for shared in now.shared() {
+                        self.clones.entry(shared).or_default().insert(id.to_owned());
+                    }
                 }
             }
             "observed" => drop(change(&mut self.observed, key, id, entry)?),
@@ -112,9 +131,15 @@ impl Index {
             "host" => drop(change(&mut self.hosts, key, id, entry)?),
             "policy" => drop(change(&mut self.policies, key, id, entry)?),
             "task" => {
-                change(&mut self.tasks, key, id, entry)?;
+                let before = change(&mut self.tasks, key, id, entry)?;
+                if let Some(operation) = before.and_then(|before| before.operation) {
+                    self.operations.remove(&operation);
+                }
                 match self.tasks.get(id) {
-                    Some(task) if !task.task.state.is_over() => drop(self.open_tasks.insert(id.to_owned())),
+                    Some(task) if !task.task.state.is_over() => {
+                        self.open_tasks.insert(id.to_owned());
+                        self.operations.extend(task.operation.map(|operation| (operation, task.task.id)));
+                    }
                     _ => drop(self.open_tasks.remove(id)),
                 }
             }
@@ -174,7 +199,29 @@ impl Index {
     /// The VM or holder with this name or id. Both have directories in datastores, so they do not
     /// have the same names.
     pub fn find_any(&self, named: &str) -> Option<&Row<VmRecord>> {
-        self.vm_names.get(named).and_then(|id| self.vms.get(id)).or_else(|| by_id(&self.vms, named))
+        self.vm_names.get(named).or_else(|| by_id(&self.vms, named))
+    }
+
+    /// The VMs of a host.
+    pub fn vms_on(&self, host: Uuid) -> impl Iterator<Item = &Row<VmRecord>> {
+        self.vms_of(self.vms_of_host.get(&host))
+    }
+
+    /// The VMs in a datastore.
+    pub fn vms_in(&self, datastore: DatastoreId) -> impl Iterator<Item = &Row<VmRecord>> {
+        self.vms_of(self.vms_of_datastore.get(&datastore))
+    }
+
+    /// The VMs that [share](VmRecord::shares_with) layers of a VM.
+    pub fn clones_of(&self, vm: VmId) -> impl Iterator<Item = &Row<VmRecord>> {
+        self.vms_of(self.clones.get(&vm))
+    }
+
+    fn vms_of<'index>(
+        &'index self,
+        ids: Option<&'index BTreeSet<String>>,
+    ) -> impl Iterator<Item = &'index Row<VmRecord>> {
+        ids.into_iter().flatten().filter_map(|id| self.vms.get(id))
     }
 
     /// The datastore of a VM.
@@ -194,7 +241,7 @@ impl Index {
 
     /// VMs in the order of their names.
     pub fn vms_by_name(&self) -> impl DoubleEndedIterator<Item = &Row<VmRecord>> {
-        self.vm_names.values().filter_map(|id| self.vms.get(id))
+        self.vm_names.values()
     }
 
     /// The last report about a VM.
@@ -220,6 +267,11 @@ impl Index {
     /// The task with this id.
     pub fn task(&self, id: Uuid) -> Option<&Row<TaskRecord>> {
         self.tasks.get(&id.to_string())
+    }
+
+    /// The open task that has an operation carried out.
+    pub fn task_of(&self, operation: OperationId) -> Option<Uuid> {
+        self.operations.get(&operation).copied()
     }
 
     /// Tasks that have not ended.
@@ -271,12 +323,22 @@ pub fn by_name_or_id<'table, R: Named>(table: &'table Table<R>, named: &str) -> 
     table.iter().find(|row| row.name() == named).or_else(|| by_id(table, named))
 }
 
+/// Takes an id out of the set of a key, and the set with its last one.
+fn take_out<Key: Eq + Hash>(sets: &mut HashMap<Key, BTreeSet<String>>, key: Key, id: &str) {
+    if let Entry::Occupied(mut set) = sets.entry(key) {
+        set.get_mut().remove(id);
+        if set.get().is_empty() {
+            set.remove();
+        }
+    }
+}
+
 /// Merges the present value of a record. Returns the old one.
 fn change<R: Record>(
     table: &mut Table<R>,
     key: &str,
     id: &str,
-    entry: Option<&Entry>,
+    entry: Option<&StoreEntry>,
 ) -> Result<Option<Row<R>>, Failure> {
     let Some(entry) = entry else { return Ok(table.remove(id)) };
     let record: R = serde_json::from_slice(&entry.value)

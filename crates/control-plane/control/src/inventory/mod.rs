@@ -11,26 +11,30 @@
 //! loses a race is skipped. Those of the access log have no gaps ([`access_log`]).
 
 mod access_log;
+mod changed;
 mod draft;
+mod feed;
 mod index;
 mod table;
 mod term;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use strongroom_api::access::{AccessEntry, AccessKind};
-use strongroom_store::{Is, KeyRange, Outcome, Store, StoreError, Transaction, Watch};
+use strongroom_store::{Is, Outcome, Store, StoreError, Transaction};
 
-use strongroom_types::display_bytes;
+use strongroom_types::{VmId, VolumeId, display_bytes};
 
 use access_log::Chain;
+use changed::Changed;
 use draft::Numbered;
+use feed::{Feed, News};
 
 use crate::records::{AUTOMATIC, FORMAT, META_KEY, Meta};
 
 pub use access_log::{AccessLog, Wanted, most_bytes};
+pub use changed::ChangedObjects;
 pub use draft::Draft;
 pub use index::{Index, by_id, by_name_or_id};
 pub use table::{Row, Table};
@@ -102,12 +106,11 @@ pub struct Inventory {
     store: Arc<dyn Store>,
     index: RwLock<Index>,
     /// Held while changes are merged into the index.
-    feed: Mutex<Box<dyn Watch>>,
+    feed: Mutex<Feed>,
     /// The number of the next event and the end of the access log; locked while a transaction with
     /// some is handed to the store.
     next: Mutex<NextNumbers>,
-    /// Announces the index's revision to waiting tasks.
-    changed: tokio::sync::watch::Sender<u64>,
+    changed: Changed,
 }
 
 impl Inventory {
@@ -133,8 +136,7 @@ impl Inventory {
             }
         }
         let snapshot = store.snapshot()?;
-        let from = snapshot.revision().next();
-        let feed = store.watch(KeyRange::all(), from)?;
+        let feed = Feed::after(&*store, &*snapshot)?;
         let index = Index::read(&*snapshot)?;
         let next = NextNumbers {
             event: index.events().last().map_or(1, |event| event.id + 1),
@@ -142,7 +144,7 @@ impl Inventory {
         };
         Ok(Self {
             store,
-            changed: tokio::sync::watch::Sender::new(from.0),
+            changed: Changed::new(snapshot.revision().0),
             index: RwLock::new(index),
             feed: Mutex::new(feed),
             next: Mutex::new(next),
@@ -158,6 +160,23 @@ impl Inventory {
     /// Subscribes to changes of the index.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+
+    /// Subscribes to changes of a task that exists.
+    pub fn changes_of_task(&self, task: uuid::Uuid) -> tokio::sync::watch::Receiver<()> {
+        self.changed.subscribe_to_task(task)
+    }
+
+    /// Takes the VMs whose record, observed state, policy or host has changed since the last call.
+    /// The first call returns all of them.
+    pub fn take_changed_vms(&self) -> ChangedObjects<VmId> {
+        self.changed.take_vms()
+    }
+
+    /// Takes the volumes whose record has changed since the last call. The first call returns all
+    /// of them.
+    pub fn take_changed_volumes(&self) -> ChangedObjects<VolumeId> {
+        self.changed.take_volumes()
     }
 
     /// Checks that the store can be read and accepts transactions.
@@ -215,42 +234,35 @@ impl Inventory {
         AccessLog::open(&*self.store)
     }
 
-    /// Merges the store's new changes into the index.
+    /// Merges the store's new changes into the index. After an error, the next call reads the whole
+    /// store if changes could have been missed.
     ///
     /// # Errors
     /// [`Failure`].
     pub fn catch_up(&self) -> Result<(), Failure> {
         let mut feed = self.feed.lock();
-        let mut newest = None;
         loop {
-            let changes = match feed.next(Duration::ZERO) {
-                Ok(changes) => changes,
-                Err(StoreError::Compacted { .. }) => {
-                    let snapshot = self.store.snapshot()?;
-                    *feed = self.store.watch(KeyRange::all(), snapshot.revision().next())?;
-                    newest = Some(snapshot.revision().0);
-                    *self.index.write() = Index::read(&*snapshot)?;
-                    continue;
+            let revision = match feed.next(&*self.store)? {
+                News::None => return Ok(()),
+                News::Some { newest, entries } => {
+                    let mut index = self.index.write();
+                    for (key, entry) in entries {
+                        index.apply(&key, entry.as_ref())?;
+                        self.changed.note(&key);
+                    }
+                    newest
                 }
-                Err(error) => return Err(error.into()),
+                News::All(snapshot) => {
+                    let whole = Index::read(&*snapshot)?;
+                    let mut index = self.index.write();
+                    *index = whole;
+                    self.changed.note_all();
+                    snapshot.revision().0
+                }
             };
-            let Some(last) = changes.last() else { break };
-            newest = Some(last.revision.0);
-            let snapshot = self.store.snapshot()?;
-            let mut entries = Vec::with_capacity(changes.len());
-            for change in changes.into_iter().filter(|change| Index::has(&change.key)) {
-                let entry = snapshot.get(&change.key)?;
-                entries.push((change.key, entry));
-            }
-            let mut index = self.index.write();
-            for (key, entry) in entries {
-                index.apply(&key, entry.as_ref())?;
-            }
+            feed.confirm();
+            self.changed.announce(revision);
         }
-        if let Some(newest) = newest {
-            self.changed.send_replace(newest);
-        }
-        Ok(())
     }
 
     /// Removes records that are past their retention.

@@ -111,10 +111,15 @@ impl VmRecord {
         self.data_keys_unix_seconds.unwrap_or(self.created_unix_seconds)
     }
 
+    /// The VMs whose layers it has: as a linked clone, or in a disk that is one.
+    pub fn shared(&self) -> impl Iterator<Item = VmId> {
+        let disks = self.hardware.disks.iter().flat_map(|disk| &disk.shares_with);
+        self.origin.iter().flat_map(|origin| &origin.shares_with).chain(disks).copied()
+    }
+
     /// Whether it is a linked clone that has layers of this VM, or has a disk that is one.
     pub fn shares_with(&self, vm: VmId) -> bool {
-        let disks = self.hardware.disks.iter().flat_map(|disk| &disk.shares_with);
-        self.origin.iter().flat_map(|origin| &origin.shares_with).chain(disks).any(|shared| *shared == vm)
+        self.shared().any(|shared| shared == vm)
     }
 
     /// The lineage of a clone of this VM.

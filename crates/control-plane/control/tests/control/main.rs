@@ -21,6 +21,7 @@ mod running_clones;
 #[cfg(feature = "full")]
 mod scale;
 mod sealed_disks;
+mod settling;
 mod snapshot_groups;
 mod snapshot_schedules;
 mod support;

@@ -15,6 +15,7 @@
 //! | `DELETE /v1/operations/{operation}` | [`Operation`]: asked to end early |
 //! | `POST /v1/vms/{vm}/tickets`, [`TicketRequest`] | [`Ticket`] |
 //! | `GET /v1/changes?after=N&wait_s=S` | [`Changes`] |
+//! | `POST /v1/vms/readings`, [`VmReadingsRequest`] | [`VmReadings`]: those of the VMs that there are |
 //! | `POST /v1/volumes/readings`, [`ReadingsRequest`] | [`Readings`]: each reading has its own answer |
 //! | `PUT /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: used from now on |
 //! | `POST /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: looked through once more |
@@ -64,8 +65,8 @@ pub use host::{
 pub use judge::{JudgeRequest, Judgement};
 pub use names::{GroupAttempt, HandoverId, OperationId, VmGeneration};
 pub use observed::{
-    ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SavedMemory, VmReason, VolumeState,
-    WaitingFor,
+    ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SavedMemory, VM_READINGS_MAX, VmReadings,
+    VmReadingsRequest, VmReason, VolumeState, WaitingFor,
 };
 pub use operation::{
     CloneSource, GroupMember, ImageFormat, MemberVolumes, Operation, OperationKind, OperationOutcome,
@@ -82,7 +83,8 @@ pub use strongroom_vm::{
     MemorySize, Network, Nic, QuiesceWithin, VmName,
 };
 pub use term::{
-    FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_MOVES, FORMAT_WITH_TERMS, FORMATS, TERM_HEADER, Term,
+    FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_MOVES, FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS,
+    TERM_HEADER, Term,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,

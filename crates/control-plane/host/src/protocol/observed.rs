@@ -23,6 +23,24 @@ pub struct ObservedVms {
     pub vms: Vec<ObservedVm>,
 }
 
+/// The most VMs of a [`VmReadingsRequest`].
+pub const VM_READINGS_MAX: usize = 256;
+
+/// A request for the states of some VMs of a host (format 3).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmReadingsRequest {
+    /// The VMs.
+    pub vms: Vec<VmId>,
+}
+
+/// The states of those of the VMs that the host has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VmReadings {
+    /// The VMs, in the order of the request.
+    pub vms: Vec<ObservedVm>,
+}
+
 /// The state of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObservedVm {

@@ -18,7 +18,7 @@ pub const FORMAT_HEADER: &str = "strongroom-format";
 /// |---|---|
 /// | 1 | everything else |
 /// | 2 | terms, and the release of a host; [`VolumeQuestion::Identity`](super::VolumeQuestion::Identity); `formats` in [`Host`](super::Host) |
-/// | 3 | [`OperationKind::Leave`](super::OperationKind::Leave) and [`Arrive`](super::OperationKind::Arrive); [`DatastoreRequest::expected`](super::DatastoreRequest::expected); `cpu_model` in [`Host`](super::Host) |
+/// | 3 | [`OperationKind::Leave`](super::OperationKind::Leave) and [`Arrive`](super::OperationKind::Arrive); [`DatastoreRequest::expected`](super::DatastoreRequest::expected); `cpu_model` in [`Host`](super::Host); the states of several VMs in one answer ([`VmReadings`](super::VmReadings)) |
 pub const FORMATS: Formats = Formats { oldest: 1, newest: 3 };
 
 /// The formats of a host that does not state any.
@@ -26,6 +26,8 @@ pub const FIRST_FORMATS: Formats = Formats { oldest: 1, newest: 1 };
 
 /// The first format with terms.
 pub const FORMAT_WITH_TERMS: u32 = 2;
+/// The first format in which one request reads several VMs.
+pub const FORMAT_WITH_VM_READINGS: u32 = 3;
 
 /// The first format in which a VM moves between hosts, and a datastore has several.
 pub const FORMAT_WITH_MOVES: u32 = 3;

@@ -28,12 +28,13 @@ struct Known {
     forgotten: u64,
 }
 
-impl ChangeLog {
-    /// An empty log.
-    pub fn new() -> Self {
+impl Default for ChangeLog {
+    fn default() -> Self {
         Self { epoch: Epoch(uuid::Uuid::new_v4()), known: Mutex::default(), number: watch::Sender::new(0) }
     }
+}
 
+impl ChangeLog {
     /// The epoch of this run.
     pub fn epoch(&self) -> Epoch {
         self.epoch
@@ -92,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn changes_are_waited_for_and_one_that_comes_often_is_there_once() {
-        let (log, vm) = (ChangeLog::new(), VmId::random());
+        let (log, vm) = (ChangeLog::default(), VmId::random());
         assert!(log.after(0, Duration::ZERO).await.changes.is_empty());
         let waiting = async { log.after(0, Duration::from_secs(60)).await };
         let (found, ()) = tokio::join!(waiting, async { log.add(ChangedObject::Vm(vm)) });
@@ -106,7 +107,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_forgotten_is_said() {
-        let log = ChangeLog::new();
+        let log = ChangeLog::default();
         for _ in 0..=KNOWN_MAX {
             log.add(ChangedObject::Vm(VmId::random()));
         }

@@ -1,4 +1,5 @@
-//! The HTTP interface of the control socket and the port, between requests and [`Hostd`].
+//! The HTTP interface of the control socket and the port, between requests and a
+//! [`HostService`].
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use strongroom_host::proof::check_peer;
 use strongroom_host::protocol::{
     CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, FORMAT_HEADER, FORMATS, Host, JudgeRequest,
     Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody,
-    REQUEST_BYTES_MAX, Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketRequest, VmSpec,
-    VmStatistics,
+    REQUEST_BYTES_MAX, Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketRequest, VM_READINGS_MAX,
+    VmReadings, VmReadingsRequest, VmSpec, VmStatistics,
 };
 use strongroom_serving::{BodyError, Connections, HttpLimits, read_body, serve_http};
 use strongroom_types::VmId;
@@ -26,8 +27,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use super::operations::blocking;
+use super::service::HostService;
 use super::vms::no_such_vm;
-use super::{Hostd, operations, statistics, volume_readings};
 
 /// The most connections: those of a control plane and a few people.
 const CONNECTIONS_MAX: usize = 64;
@@ -67,28 +68,29 @@ async fn connection(router: Router, stream: UnixStream) {
 }
 
 /// The requests that hostd answers.
-pub fn router(hostd: Arc<Hostd>) -> Router {
+pub fn router<S: HostService>(host: Arc<S>) -> Router {
     Router::new()
-        .route("/v1/host", get(host))
-        .route("/v1/vms", get(vms))
-        .route("/v1/vms/{vm}", get(vm))
-        .route("/v1/statistics", get(all_statistics))
-        .route("/v1/vms/{vm}/statistics", get(vm_statistics))
-        .route("/v1/volumes/readings", post(read_volumes))
-        .route("/v1/vms/{vm}/operations", post(submit))
-        .route("/v1/vms/{vm}/check", post(check))
-        .route("/v1/vms/{vm}/judge", post(judge))
-        .route("/v1/vms/{vm}/tickets", post(ticket))
-        .route("/v1/operations/{operation}", get(operation).delete(cancel))
-        .route("/v1/release", post(release))
-        .route("/v1/changes", get(changes))
-        .route("/v1/datastores", put(add_datastore).post(look_through))
+        .route("/v1/host", get(state_of_host::<S>))
+        .route("/v1/vms", get(vms::<S>))
+        .route("/v1/vms/readings", post(read_vms::<S>))
+        .route("/v1/vms/{vm}", get(vm::<S>))
+        .route("/v1/statistics", get(all_statistics::<S>))
+        .route("/v1/vms/{vm}/statistics", get(vm_statistics::<S>))
+        .route("/v1/volumes/readings", post(read_volumes::<S>))
+        .route("/v1/vms/{vm}/operations", post(submit::<S>))
+        .route("/v1/vms/{vm}/check", post(check::<S>))
+        .route("/v1/vms/{vm}/judge", post(judge::<S>))
+        .route("/v1/vms/{vm}/tickets", post(ticket::<S>))
+        .route("/v1/operations/{operation}", get(operation::<S>).delete(cancel::<S>))
+        .route("/v1/release", post(release::<S>))
+        .route("/v1/changes", get(changes::<S>))
+        .route("/v1/datastores", put(add_datastore::<S>).post(look_through::<S>))
         .fallback(async |uri: Uri| Refused(no_such_path(&uri)))
         .method_not_allowed_fallback(async || {
             Refused(Problem::new("method", "that is not done with it here"))
         })
         .layer(middleware::from_fn(of_known_format))
-        .with_state(hostd)
+        .with_state(host)
 }
 
 /// Refuses requests of a format that this program does not read.
@@ -116,89 +118,113 @@ fn stated<T: FromStr>(headers: &HeaderMap, name: &str) -> Result<Option<T>, Prob
 
 /// Carries out an order of this term. Nothing of a greater term is admitted meanwhile, so the step
 /// must be short.
-async fn order<T: Send + 'static>(
-    hostd: Arc<Hostd>,
+async fn order<S: HostService, T: Send + 'static>(
+    host: Arc<S>,
     InTerm(term): InTerm,
-    step: impl FnOnce(&Hostd) -> Result<T, Problem> + Send + 'static,
+    step: impl FnOnce(&S) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Refused> {
     let ordered = blocking(move || {
-        let _admitted = hostd.terms.admit(term)?;
-        step(&hostd)
+        let _admitted = host.terms().admit(term)?;
+        step(&host)
     });
     Ok(ordered.await??)
 }
 
-type Asked = State<Arc<Hostd>>;
+type Asked<S> = State<Arc<S>>;
 type Answer<T> = Result<Json<T>, Refused>;
 
-async fn host(State(hostd): Asked) -> Answer<Host> {
-    Ok(Json(hostd.host().await?))
+async fn state_of_host<S: HostService>(State(host): Asked<S>) -> Answer<Host> {
+    Ok(Json(host.host().await?))
 }
 
-async fn vms(State(hostd): Asked) -> Json<ObservedVms> {
-    Json(hostd.observed())
+async fn vms<S: HostService>(State(host): Asked<S>) -> Json<ObservedVms> {
+    Json(host.observed())
 }
 
-async fn vm(State(hostd): Asked, Named(vm): Named<VmId>) -> Answer<ObservedVm> {
-    Ok(Json(hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?))
+async fn vm<S: HostService>(State(host): Asked<S>, Named(vm): Named<VmId>) -> Answer<ObservedVm> {
+    Ok(Json(host.vm(vm).ok_or_else(|| no_such_vm(vm))?))
 }
 
-async fn all_statistics(State(hostd): Asked) -> Json<Vec<VmStatistics>> {
-    Json(statistics::of_all(&hostd).await)
+async fn read_vms<S: HostService>(
+    State(host): Asked<S>,
+    Body(VmReadingsRequest { vms }): Body<VmReadingsRequest>,
+) -> Answer<VmReadings> {
+    if vms.len() > VM_READINGS_MAX {
+        let message = format!("a request reads at most {VM_READINGS_MAX} VMs, not {}", vms.len());
+        return Err(Refused(Problem::new("bad_request", message)));
+    }
+    Ok(Json(VmReadings { vms: host.vms_of(&vms) }))
 }
 
-async fn vm_statistics(State(hostd): Asked, Named(vm): Named<VmId>) -> Answer<VmStatistics> {
-    Ok(Json(statistics::of_vm(&hostd, vm).await?))
+async fn all_statistics<S: HostService>(State(host): Asked<S>) -> Json<Vec<VmStatistics>> {
+    Json(host.all_statistics().await)
 }
 
-async fn read_volumes(State(hostd): Asked, Body(wanted): Body<ReadingsRequest>) -> Answer<Readings> {
-    Ok(Json(volume_readings::read(&hostd, wanted).await?))
+async fn vm_statistics<S: HostService>(
+    State(host): Asked<S>,
+    Named(vm): Named<VmId>,
+) -> Answer<VmStatistics> {
+    Ok(Json(host.statistics(vm).await?))
 }
 
-async fn submit(
-    State(hostd): Asked,
+async fn read_volumes<S: HostService>(
+    State(host): Asked<S>,
+    Body(wanted): Body<ReadingsRequest>,
+) -> Answer<Readings> {
+    Ok(Json(host.read_volumes(wanted).await?))
+}
+
+async fn submit<S: HostService>(
+    State(host): Asked<S>,
     term: InTerm,
     Named(vm): Named<VmId>,
     Body(wanted): Body<OperationRequest>,
 ) -> Result<(StatusCode, Json<Operation>), Refused> {
-    let operation = order(hostd, term, move |hostd| hostd.submit(vm, wanted)).await?;
+    let operation = order(host, term, move |host| host.submit(vm, wanted)).await?;
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
-async fn check(State(hostd): Asked, Named(vm): Named<VmId>, Body(spec): Body<VmSpec>) -> Answer<()> {
-    Ok(Json(operations::check(&hostd, vm, spec).await?))
+async fn check<S: HostService>(
+    State(host): Asked<S>,
+    Named(vm): Named<VmId>,
+    Body(spec): Body<VmSpec>,
+) -> Answer<()> {
+    Ok(Json(host.check(vm, spec).await?))
 }
 
-async fn judge(
-    State(hostd): Asked,
+async fn judge<S: HostService>(
+    State(host): Asked<S>,
     term: InTerm,
     Named(vm): Named<VmId>,
     Body(wanted): Body<JudgeRequest>,
 ) -> Answer<Judgement> {
-    order(Arc::clone(&hostd), term, |_| Ok(())).await?;
-    Ok(Json(operations::judge(&hostd, vm, wanted).await?))
+    order(Arc::clone(&host), term, |_| Ok(())).await?;
+    Ok(Json(host.judge(vm, wanted).await?))
 }
 
-async fn ticket(
-    State(hostd): Asked,
+async fn ticket<S: HostService>(
+    State(host): Asked<S>,
     term: InTerm,
     Named(vm): Named<VmId>,
     Body(wanted): Body<TicketRequest>,
 ) -> Result<(StatusCode, Json<Ticket>), Refused> {
-    let ticket = order(hostd, term, move |hostd| hostd.ticket(vm, wanted)).await?;
+    let ticket = order(host, term, move |host| host.ticket(vm, wanted)).await?;
     Ok((StatusCode::CREATED, Json(ticket)))
 }
 
-async fn operation(State(hostd): Asked, Named(operation): Named<OperationId>) -> Answer<Operation> {
-    known(operation, hostd.queue.get(operation))
+async fn operation<S: HostService>(
+    State(host): Asked<S>,
+    Named(operation): Named<OperationId>,
+) -> Answer<Operation> {
+    known(operation, host.operation(operation))
 }
 
-async fn cancel(
-    State(hostd): Asked,
+async fn cancel<S: HostService>(
+    State(host): Asked<S>,
     term: InTerm,
     Named(operation): Named<OperationId>,
 ) -> Answer<Operation> {
-    let cancelled = order(hostd, term, move |hostd| Ok(hostd.queue.cancel(operation))).await?;
+    let cancelled = order(host, term, move |host| Ok(host.cancel(operation))).await?;
     known(operation, cancelled)
 }
 
@@ -207,35 +233,35 @@ fn known(operation: OperationId, found: Option<Operation>) -> Answer<Operation> 
     Ok(Json(found.ok_or_else(none)?))
 }
 
-async fn changes(State(hostd): Asked, RawQuery(query): RawQuery) -> Answer<Changes> {
+async fn changes<S: HostService>(State(host): Asked<S>, RawQuery(query): RawQuery) -> Answer<Changes> {
     let Changed { after, wait } = Changed::read(query.as_deref().unwrap_or_default())?;
-    Ok(Json(hostd.changes.after(after, wait).await))
+    Ok(Json(host.changes_after(after, wait).await))
 }
 
-async fn release(State(hostd): Asked, term: InTerm) -> Answer<()> {
-    order(Arc::clone(&hostd), term, |_| Ok(())).await?;
-    order(hostd, InTerm(Term::LAST), |_| Ok(())).await?;
+async fn release<S: HostService>(State(host): Asked<S>, term: InTerm) -> Answer<()> {
+    order(Arc::clone(&host), term, |_| Ok(())).await?;
+    order(host, InTerm(Term::LAST), |_| Ok(())).await?;
     Ok(Json(()))
 }
 
 // The disk of a datastore may not answer, so these two do not keep a greater term waiting.
 
-async fn add_datastore(
-    State(hostd): Asked,
+async fn add_datastore<S: HostService>(
+    State(host): Asked<S>,
     term: InTerm,
     Body(wanted): Body<DatastoreRequest>,
 ) -> Answer<Datastore> {
-    order(Arc::clone(&hostd), term, |_| Ok(())).await?;
-    Ok(Json(hostd.add_datastore(wanted).await?))
+    order(Arc::clone(&host), term, |_| Ok(())).await?;
+    Ok(Json(host.add_datastore(wanted).await?))
 }
 
-async fn look_through(
-    State(hostd): Asked,
+async fn look_through<S: HostService>(
+    State(host): Asked<S>,
     term: InTerm,
     Body(wanted): Body<DatastoreRequest>,
 ) -> Answer<Datastore> {
-    order(Arc::clone(&hostd), term, |_| Ok(())).await?;
-    Ok(Json(hostd.look_through(wanted).await?))
+    order(Arc::clone(&host), term, |_| Ok(())).await?;
+    Ok(Json(host.look_through(wanted).await?))
 }
 
 /// The body of an answer.

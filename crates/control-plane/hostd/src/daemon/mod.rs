@@ -18,6 +18,7 @@ mod operations;
 mod port;
 mod queue;
 mod residence;
+mod service;
 mod statistics;
 mod term;
 mod tickets;
@@ -36,8 +37,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, flock};
 use strongroom_host::protocol::{
-    ChangedObject, Datastore, DatastoreRequest, DatastoreState, FORMATS, Host, ObservedVms, Operation,
-    OperationRequest, Problem, Ticket, TicketRequest,
+    ChangedObject, Datastore, DatastoreRequest, DatastoreState, FORMATS, Host, ObservedVm, Problem, Ticket,
+    TicketRequest,
 };
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
@@ -46,16 +47,18 @@ use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 
-use self::changes::ChangeLog;
+pub use self::changes::ChangeLog;
 use self::config::{DATASTORES_MAX, DatastoreConfig, HostConfig};
 pub use self::link::SupervisorProgram;
 use self::operations::blocking;
 pub use self::port::{PortOptions, PortTls};
-use self::queue::Queue;
+pub use self::queue::{Failure as OperationFailure, Job, Queue};
 use self::residence::Residences;
-use self::term::Terms;
+pub use self::service::HostService;
+pub use self::term::Terms;
 use self::tickets::Tickets;
-use self::vms::{Vms, no_such_vm};
+use self::vms::Vms;
+pub use self::vms::no_such_vm;
 use self::volume_readings::Readers;
 use crate::checks::{Root, crypto_safe};
 
@@ -113,6 +116,11 @@ fn system(action: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
     move |error| DaemonError::System { action, error }
 }
 
+/// Serves a host's requests at a port until it is dropped.
+pub async fn serve_at_port(service: Arc<impl HostService>, listener: TcpListener, tls: Arc<dyn PortTls>) {
+    port::serve(http::router(service), listener, tls).await;
+}
+
 /// The daemon.
 #[derive(Debug)]
 pub struct Hostd {
@@ -148,7 +156,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
     }
     let terms = Terms::of_home(&options.home).map_err(system("read the control plane's term"))?;
     let residences = Residences::of_home(&options.home).map_err(system("read which VMs have left"))?;
-    let changes = Arc::new(ChangeLog::new());
+    let changes = Arc::new(ChangeLog::default());
     let hostd = Arc::new(Hostd {
         terms,
         residences,
@@ -257,14 +265,8 @@ impl Hostd {
         }
     }
 
-    fn submit(&self, vm: strongroom_types::VmId, request: OperationRequest) -> Result<Operation, Problem> {
-        let operation = self.queue.submit(vm, request)?;
-        self.work.notify_one();
-        Ok(operation)
-    }
-
-    fn ticket(&self, vm: strongroom_types::VmId, request: TicketRequest) -> Result<Ticket, Problem> {
-        let now = self.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
+    fn make_ticket(&self, now: &ObservedVm, request: TicketRequest) -> Result<Ticket, Problem> {
+        let vm = now.vm;
         if let Some(spec) = request.spec() {
             self.check_spec(vm, spec)?;
         }
@@ -297,13 +299,7 @@ impl Hostd {
         Ok(Ticket { ticket, expires_unix_seconds, socket: self.run.guest_socket() })
     }
 
-    fn observed(&self) -> ObservedVms {
-        // The number is read first, so that changes made meanwhile are reported again.
-        let number = self.changes.number();
-        ObservedVms { epoch: self.changes.epoch(), number, vms: self.vms.all() }
-    }
-
-    async fn host(&self) -> Result<Host, Problem> {
+    async fn own_state(&self) -> Result<Host, Problem> {
         let config = self.config();
         let (running, queued) = self.queue.counts();
         let count = |found: usize| u32::try_from(found).unwrap_or(u32::MAX);
@@ -334,16 +330,6 @@ impl Hostd {
             }
         })
         .await
-    }
-
-    async fn add_datastore(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
-        let hostd = Arc::clone(self);
-        blocking(move || hostd.add_datastore_now(request)).await?
-    }
-
-    async fn look_through(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
-        let hostd = Arc::clone(self);
-        blocking(move || hostd.look_through_now(&request.path)).await?
     }
 
     /// Rescans a datastore for VMs that other programs added or removed. A datastore that is

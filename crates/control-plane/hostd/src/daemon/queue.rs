@@ -349,7 +349,7 @@ mod tests {
     }
 
     fn queue() -> Queue {
-        Queue::new(Arc::new(ChangeLog::new()), NonZeroUsize::new(2).unwrap())
+        Queue::new(Arc::new(ChangeLog::default()), NonZeroUsize::new(2).unwrap())
     }
 
     #[test]

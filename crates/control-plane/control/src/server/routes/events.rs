@@ -54,10 +54,12 @@ pub async fn task_show(
         return Err(problems::invalid(format!("a wait is {WAIT_MAX_S} seconds at most")).into());
     }
     let deadline = Instant::now() + Duration::from_secs(wait_s.into());
-    let mut changes = api.control.inventory.changes();
+    let show = |api: &Api| api.control.show_task_for(asker.admitted.caller.principal, task);
+    show(&api)?;
+    let mut changes = api.control.inventory.changes_of_task(task);
     loop {
         changes.mark_unchanged();
-        let shown = api.control.show_task_for(asker.admitted.caller.principal, task)?;
+        let shown = show(&api)?;
         if shown.state.is_over() || shown.awaits_image.is_some() || Instant::now() >= deadline {
             return Ok(Json(shown));
         }

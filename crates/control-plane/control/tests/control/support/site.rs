@@ -991,6 +991,10 @@ impl Host for FakeHost {
         self.call(|inside| Ok(inside.observed(vm)))
     }
 
+    fn vms_of(&self, vms: &[VmId]) -> Result<Vec<ObservedVm>, HostError> {
+        self.call(|inside| Ok(vms.iter().filter_map(|vm| inside.observed(*vm)).collect()))
+    }
+
     fn statistics(&self, vm: VmId) -> Result<Option<VmStatistics>, HostError> {
         self.call(|inside| {
             let none = VmStatistics { vm, disks: Vec::new() };

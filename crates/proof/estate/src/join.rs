@@ -1,0 +1,63 @@
+//! How a simulated host gets its certificate: with a token, from the key server, as any machine
+//! that joins.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use strongroom_api::host::HostToken;
+use strongroom_hostd::daemon::PortTls;
+use strongroom_keyserver::access::Role;
+use strongroom_keyserver::authority::PrivateKey;
+use strongroom_keyserver::authority::enrol::Client;
+use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
+use strongroom_keyserver::authority::peer::{ExpectedPeer, OwnSide};
+use strongroom_keyserver::authority::signing_request::signing_request;
+
+use crate::error::EstateError;
+
+/// A host's certificate, for its port. It is not renewed: no run lasts that long.
+#[derive(Debug)]
+pub struct HostIdentity {
+    /// The host's name.
+    pub name: String,
+    /// The address at which the control plane looks for it.
+    pub address: SocketAddr,
+    tls: Arc<ServerConfig>,
+}
+
+impl PortTls for HostIdentity {
+    fn config(&self) -> io::Result<Arc<ServerConfig>> {
+        Ok(Arc::clone(&self.tls))
+    }
+}
+
+/// Redeems a token. Blocks.
+///
+/// # Errors
+/// [`EstateError`].
+pub fn join(token: &HostToken) -> Result<HostIdentity, EstateError> {
+    let unusable = |error: &dyn std::fmt::Display| EstateError::Identity(error.to_string());
+    let redeemed = EnrolmentToken::read(&token.token).map_err(|error| unusable(&error))?;
+    let (key, pkcs8) = PrivateKey::generate().map_err(|error| unusable(&error))?;
+    let request = signing_request(&key).map_err(|error| unusable(&error))?;
+    let enrolled = Client::new(&token.enrolment)?.enrol(&redeemed, &request)?;
+    let certificate = CertificateDer::from_pem_slice(enrolled.certificate.as_bytes());
+    let authorities =
+        CertificateDer::pem_slice_iter(enrolled.authorities.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let client = token.control.parse().map_err(|_| unusable(&"the token names no control plane"))?;
+    let side = OwnSide {
+        authorities: &authorities.map_err(|error| unusable(&error))?,
+        certificate: certificate.map_err(|error| unusable(&error))?,
+        key: &pkcs8,
+    };
+    let tls = side.listening(ExpectedPeer { role: Role::Control, client });
+    Ok(HostIdentity {
+        name: token.name.clone(),
+        address: token.address.parse().map_err(|_| unusable(&"the token has no address"))?,
+        tls: Arc::new(tls.map_err(|error| unusable(&error))?),
+    })
+}
