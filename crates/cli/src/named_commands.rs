@@ -81,7 +81,7 @@ fn what_is_not_there_is_noticed() {
         error.filter(|error| !misses_something(error.kind())).is_some()
     };
     assert!(!refused("strongroom datastore contents {name}"));
-    assert!(refused("strongroom datastore show {name}"));
+    assert!(refused("strongroom datastore rename {name}"));
     assert!(!refused("strongroom volume rekey --kek"));
     assert!(refused("strongroom volume rekey --kekk"));
     assert!(refused("strongroom vm list a b c"));

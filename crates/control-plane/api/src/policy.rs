@@ -29,8 +29,8 @@ pub struct CreatePolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetPolicy {
-    /// Its rules, in the place of those that it has. VMs that do not keep them stay as they are, and
-    /// deviate.
+    /// Its rules, in the place of those that it has. VMs that do not keep them stay as they are,
+    /// and deviate.
     #[serde(deserialize_with = "object_only")]
     pub rules: PolicyRules,
 }

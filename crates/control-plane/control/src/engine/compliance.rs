@@ -108,7 +108,8 @@ pub(super) fn deviations(vm: &VmRecord, policy: &PolicyRecord) -> Vec<Deviation>
             deviates(PolicyRule::Integrity, Some(disk), format!("{called} has no integrity tags"), next);
         }
         if let Some(message) = beyond(&disk.limits, disk_limits) {
-            let next = format!("`strongroom vm disk limit {name} {} {}`", disk.name, as_options(disk_limits));
+            let next =
+                format!("`strongroom vm disk limit {name} {}` with {}", disk.name, as_options(disk_limits));
             deviates(PolicyRule::DiskLimits, Some(disk), format!("{called} {message}"), next);
         }
     }

@@ -116,7 +116,7 @@ fn a_vm_that_deviates_from_a_changed_policy_is_known_and_goes_on() {
     control.start_vm(&caller(10), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let next = &vm(&control, "web1").deviations[1].next_step;
-    assert_eq!(next, "`strongroom vm disk limit web1 disk0 --iops 300`");
+    assert_eq!(next, "`strongroom vm disk limit web1 disk0` with --iops 300");
     control
         .limit_disk(&caller(11), "web1", Some("disk0"), read(json!({ "iops": { "per_second": 300 } })))
         .unwrap();
