@@ -140,7 +140,7 @@ fn killed_until_done(
             kills < KILLS && changes > wanted
         };
         match strongroom.run_shell_until(&script, is_time) {
-            Some(finished) if kills > 0 && finished.stdout.contains("nothing_to_do") => {
+            Some(finished) if kills > 0 && finished.stderr.contains("nothing_to_do") => {
                 return (Value::Null, kills);
             }
             Some(finished) => return (serde_json::from_str(&finished.success()).unwrap(), kills),
