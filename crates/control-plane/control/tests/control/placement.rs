@@ -121,6 +121,25 @@ fn a_record_of_a_datastore_with_one_host_is_read_as_before() {
 }
 
 #[test]
+fn what_is_placed_already_counts_for_the_next_choice() {
+    let (site, control) = shared(1);
+    let memory_bytes = site.host.lock().memory_bytes;
+    site.others[0].lock().memory_bytes = memory_bytes;
+    site.pass(std::time::Duration::from_secs(60));
+    assert!(settle_down(&site, &control));
+    let names = ["web1", "web2", "web3", "web4"];
+    let mut hosts: Vec<String> = (1..)
+        .zip(names)
+        .map(|(request, name)| {
+            control.create_vm(&caller(request), &create(name, true)).unwrap();
+            host_of(&control, name)
+        })
+        .collect();
+    hosts.sort();
+    assert_eq!(hosts, ["host1", "host1", "host2", "host2"]);
+}
+
+#[test]
 fn a_vm_is_placed_where_it_fits_best_and_the_reasons_are_told() {
     let (site, control) = shared(3);
     site.others[0].lock().memory_bytes = 128 << 30;
