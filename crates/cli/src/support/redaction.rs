@@ -33,6 +33,9 @@ const OWN: [&str; 3] = ["control", "api", "serve"];
 #[derive(Debug, Default)]
 pub struct Redaction {
     replaced: BTreeMap<String, String>,
+    /// Those that are more than a word, such as paths: the longest first, because one may begin
+    /// with another.
+    phrases: Vec<(String, String)>,
     counts: BTreeMap<&'static str, usize>,
 }
 
@@ -45,6 +48,9 @@ impl Redaction {
     /// Learns the names in a value.
     pub fn learn(&mut self, value: &Value) {
         self.learn_in(value, "name");
+        let phrases = self.replaced.iter().filter(|(name, _)| !name.chars().all(is_part));
+        self.phrases = phrases.map(|(name, replaced)| (name.clone(), replaced.clone())).collect();
+        self.phrases.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     }
 
     fn learn_in(&mut self, value: &Value, list: &str) {
@@ -88,12 +94,11 @@ impl Redaction {
         if let Some(replaced) = self.replaced.get(text) {
             return replaced.clone();
         }
-        // Longer ones first: a path may begin with another.
         let mut text = text.to_owned();
-        let mut long: Vec<_> = self.replaced.iter().filter(|(name, _)| !name.chars().all(is_part)).collect();
-        long.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
-        for (name, replaced) in long {
-            text = text.replace(name.as_str(), replaced);
+        for (name, replaced) in &self.phrases {
+            if text.contains(name.as_str()) {
+                text = text.replace(name.as_str(), replaced);
+            }
         }
         let mut redacted = String::with_capacity(text.len());
         let mut rest = text.as_str();
