@@ -1,11 +1,10 @@
 //! Mail through a relay that speaks SMTP with STARTTLS and asks for a password.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 
 use base64ct::{Base64, Encoding};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -16,7 +15,7 @@ use strongroom_control::courier::{Courier, Undelivered};
 use strongroom_courier::{Couriers, MailRelay};
 use uuid::Uuid;
 
-use crate::tls::Tls;
+use crate::tls::{Tls, listen};
 
 const USER: &str = "strongroom";
 const PASSWORD: &str = "correct horse";
@@ -40,15 +39,8 @@ impl Relay {
     /// A relay that offers STARTTLS, or does not.
     fn start(offers_tls: bool) -> Self {
         let Tls { config, pem: ca } = Tls::new();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let (sent, got) = channel();
-        // It ends with the test's process.
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let _ = serve(stream, &config, offers_tls, &sent);
-            }
-        });
+        let port = listen(move |stream| drop(serve(stream, &config, offers_tls, &sent)));
         Self { port, ca, got }
     }
 

@@ -1,6 +1,8 @@
-//! A server's certificate, of which nobody but a test knows.
+//! Servers that nobody but a test knows.
 
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::thread;
 
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ServerConfig;
@@ -29,4 +31,12 @@ impl Tls {
             .unwrap();
         Self { config: Arc::new(config), pem: certificate.pem() }
     }
+}
+
+/// Serves one connection after the other, until the test's process ends. Returns the port.
+pub fn listen(serve: impl Fn(TcpStream) + Send + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || listener.incoming().flatten().for_each(serve));
+    port
 }

@@ -2,10 +2,9 @@
 //! without the webhook's secret address.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 
 use aws_lc_rs::hmac;
 use base64ct::{Base64, Encoding};
@@ -17,7 +16,7 @@ use strongroom_control::courier::Courier;
 use strongroom_courier::Couriers;
 use uuid::Uuid;
 
-use crate::tls::Tls;
+use crate::tls::{Tls, listen};
 
 const RECIPIENT: Uuid = Uuid::from_u128(7);
 
@@ -44,15 +43,10 @@ struct Server {
 impl Server {
     fn start(answer: &'static str) -> Self {
         let Tls { config, pem: ca } = Tls::new();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let (sent, got) = channel();
-        // It ends with the test's process.
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                if let Some(request) = serve(stream, &config, answer) {
-                    let _ = sent.send(request);
-                }
+        let port = listen(move |stream| {
+            if let Some(request) = serve(stream, &config, answer) {
+                let _ = sent.send(request);
             }
         });
         Self { port, ca, got }
