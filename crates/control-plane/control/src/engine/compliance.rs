@@ -11,21 +11,20 @@ use strongroom_types::IoLimits;
 use strongroom_vm::DiskBecomes;
 
 use super::place::may_have_tags;
-use crate::inventory::{Draft, Index};
+use crate::inventory::Index;
 use crate::problems;
 use crate::records::{DiskRecord, DiskSealing, PolicyRecord, TaskRecord, VmRecord, Work};
 
 /// Refuses a request with which a VM would deviate from its policy, and does not already.
-pub(super) fn keeps_policies(index: &Index, task: &TaskRecord, draft: &Draft) -> Result<(), Problem> {
+pub(super) fn keeps_policies(index: &Index, task: &TaskRecord, changed: &[VmRecord]) -> Result<(), Problem> {
     if task.task.kind == TaskKind::VmRegister {
         // It is there already, and is lost to nobody for its policy.
         return Ok(());
     }
-    let changed: Vec<VmRecord> = draft.records().map_err(|failure| problems::failure(&failure))?;
     let of_task = task.vm.filter(|id| changed.iter().all(|vm| vm.id != *id)).and_then(|id| index.vm(id));
-    let unchanged = of_task.map(|vm| VmRecord::clone(&vm.record));
-    for mut vm in changed.into_iter().chain(unchanged) {
-        let Some(policy) = index.policy_of(&vm) else { continue };
+    for vm in changed.iter().chain(of_task.map(|vm| &*vm.record)) {
+        let Some(policy) = index.policy_of(vm) else { continue };
+        let mut vm = vm.clone();
         if task.vm == Some(vm.id) {
             apply(&mut vm, &task.work);
         }
@@ -88,16 +87,16 @@ pub(super) fn deviations(vm: &VmRecord, policy: &PolicyRecord) -> Vec<Deviation>
         deviates(PolicyRule::Tpm, None, format!("VM {name} has no TPM"), next);
     }
     for disk in &vm.hardware.disks {
-        let called = format!("{} of VM {name}", disk.name);
+        let called = || format!("{} of VM {name}", disk.name);
         if *encryption_required && disk.sealing == DiskSealing::Clear {
             let next = format!("`strongroom vm disk encrypt {name} {}`", disk.name);
-            deviates(PolicyRule::Encryption, Some(disk), format!("{called} is not encrypted"), next);
+            deviates(PolicyRule::Encryption, Some(disk), format!("{} is not encrypted", called()), next);
         }
-        let provider = disk.sealing.key().map(|key| key.provider.to_string());
+        let provider = disk.sealing.key().map(|key| key.provider.as_str());
         if let (Some(demanded), Some(used)) = (key_provider, provider)
             && demanded.as_str() != used
         {
-            let message = format!("{called} is under a key of {used}, and not of {demanded}");
+            let message = format!("{} is under a key of {used}, and not of {demanded}", called());
             let next = format!("`strongroom vm key rotate {name} --key-provider {demanded}`");
             deviates(PolicyRule::KeyProvider, Some(disk), message, next);
         }
@@ -105,12 +104,12 @@ pub(super) fn deviations(vm: &VmRecord, policy: &PolicyRecord) -> Vec<Deviation>
             let next = format!(
                 "make it anew with integrity; `strongroom vm clone {name} NAME --integrity` copies all"
             );
-            deviates(PolicyRule::Integrity, Some(disk), format!("{called} has no integrity tags"), next);
+            deviates(PolicyRule::Integrity, Some(disk), format!("{} has no integrity tags", called()), next);
         }
         if let Some(message) = beyond(&disk.limits, disk_limits) {
             let next =
                 format!("`strongroom vm disk limit {name} {}` with {}", disk.name, as_options(disk_limits));
-            deviates(PolicyRule::DiskLimits, Some(disk), format!("{called} {message}"), next);
+            deviates(PolicyRule::DiskLimits, Some(disk), format!("{} {message}", called()), next);
         }
     }
     found

@@ -6,7 +6,7 @@
 //! is, and the task fails in the end with the reason of each.
 
 use strongroom_api::host::EvacuateHost;
-use strongroom_api::task::{Progress, ProgressUnit, Task, TaskKind, TaskState};
+use strongroom_api::task::{Progress, ProgressUnit, Task, TaskKind};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_types::{VmId, counted};
 use uuid::Uuid;
@@ -117,32 +117,18 @@ impl Control {
         };
         let departure = self.departure(index, vm, &Among::AllBut(now.host), if_on)?;
         let id = Uuid::now_v7();
+        let (departing, draft) = self.departing(vm, &departure, id);
+        // It is asked for by those who asked for the evacuation, from where they did.
+        let begun = self.task(id, TaskKind::VmMoveHost, vm.object(), &Caller::machine(&task.task.by));
+        let asked = Task { from: task.task.from.clone(), ..begun.task };
         let child = TaskRecord {
-            task: Task {
-                id,
-                kind: TaskKind::VmMoveHost,
-                object: vm.object(),
-                state: TaskState::Running,
-                progress: None,
-                note: None,
-                awaits_image: None,
-                error: None,
-                cancelling: false,
-                created_unix_ms: self.now_unix_ms(),
-                ended_unix_ms: None,
-                ..task.task.clone()
-            },
+            task: asked,
             vm: Some(vm.id),
             work: departure.work,
-            operation: None,
-            waits_for_key: false,
             asked: task.asked.clone(),
-            temporary: None,
+            ..begun
         };
-        let changed = VmRecord { task: Some(id), ..departure.vm };
-        let message = format!("{}: {}", problems::called(vm), departure.reason);
-        let draft = self.draft().replace(vm, &changed).event("vm.placed", &vm.object(), message, Some(id));
-        let draft = self.within_room(index, &child, draft)?.create(&child);
+        let draft = self.within_room(index, &child, std::slice::from_ref(&departing), draft)?.create(&child);
         Ok(Box::new(Begun { task: id, draft }))
     }
 

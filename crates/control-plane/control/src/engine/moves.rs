@@ -29,7 +29,7 @@ use super::placement::{Among, Choice, Needs, must_not_be_in_maintenance};
 use super::wishes::{Caller, idle, state, stop_it, suspended};
 use super::{Control, HostSeat, RETRY_PAUSE};
 use crate::host::HostError;
-use crate::inventory::{Failure, Index, Row};
+use crate::inventory::{Draft, Failure, Index, Row};
 use crate::problems;
 use crate::records::{TaskRecord, VmRecord, Work};
 
@@ -61,12 +61,24 @@ impl Control {
             let among = wish.host.as_deref().map_or(Among::AllBut(vm.host), Among::Named);
             let departure = self.departure(index, vm, &among, IfOn::Stays)?;
             let task = self.task(id, TaskKind::VmMoveHost, vm.object(), caller);
-            let changed = VmRecord { task: Some(id), ..departure.vm };
-            let message = format!("{}: {}", problems::called(vm), departure.reason);
-            let draft =
-                self.draft().replace(vm, &changed).event("vm.placed", &vm.object(), message, Some(id));
-            Ok((TaskRecord { vm: Some(vm.id), work: departure.work, ..task }, draft))
+            let (departing, draft) = self.departing(vm, &departure, id);
+            let work = departure.work;
+            Ok((TaskRecord { vm: Some(departing.id), work, ..task }, draft))
         })
+    }
+
+    /// The record of a VM that a task moves, and the transaction that begins its move.
+    pub(super) fn departing(
+        &self,
+        vm: &Row<VmRecord>,
+        departure: &Departure,
+        task: Uuid,
+    ) -> (VmRecord, Draft) {
+        let departing = VmRecord { task: Some(task), ..departure.vm.clone() };
+        let message = format!("{}: {}", problems::called(vm), departure.reason);
+        let draft = self.draft().replace(vm, &departing);
+        let draft = draft.event("vm.placed", &vm.object(), message, Some(task));
+        (departing, draft)
     }
 
     /// Checks that an idle VM may leave its host, and chooses the next one.

@@ -176,9 +176,9 @@ impl Control {
         &self,
         index: &Index,
         task: &TaskRecord,
+        vms: &[VmRecord],
         draft: Draft,
     ) -> Result<Draft, Problem> {
-        let vms: Vec<VmRecord> = draft.records().map_err(|failure| problems::failure(&failure))?;
         // What is found on a host was not placed there.
         if task.kind() == TaskKind::VmRegister {
             return Ok(draft);
@@ -196,7 +196,7 @@ impl Control {
                 if places || starts {
                     must_not_be_in_maintenance(host)?;
                 }
-                let more_bytes = more_bytes(index, host.id, &vms, task);
+                let more_bytes = more_bytes(index, host.id, vms, task);
                 if !places && more_bytes == 0 {
                     return Ok(if starts { draft.unchanged(host) } else { draft });
                 }
@@ -244,11 +244,6 @@ impl Control {
         );
         Err(Problem::new(ErrorCode::NoHost, message)
             .next("`strongroom doctor` on that host says what is missing"))
-    }
-
-    /// The memory of the VMs that are placed on a host, and on their way to it, in bytes.
-    pub(super) fn memory_placed_bytes(&self, index: &Index, host: Uuid) -> u64 {
-        placed_bytes(index, host)
     }
 }
 
@@ -305,7 +300,7 @@ fn said(fit: &Result<Fit, Problem>) -> String {
 }
 
 /// The memory of the VMs that are placed on a host, and on their way to it.
-fn placed_bytes(index: &Index, host: Uuid) -> u64 {
+pub(super) fn placed_bytes(index: &Index, host: Uuid) -> u64 {
     let on_its_way = index.open_tasks().filter(|task| task.work.target() == Some(host));
     let coming = on_its_way.filter_map(|task| index.vm(task.vm?)).filter(|vm| vm.host != host);
     let all = index.vms_on(host).chain(coming);

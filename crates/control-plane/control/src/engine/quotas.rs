@@ -11,17 +11,20 @@ use strongroom_types::display_bytes;
 use uuid::Uuid;
 
 use crate::inventory::{Draft, Index, Row};
-use crate::problems;
 use crate::records::{FolderRecord, TaskRecord, VmRecord, Work};
 
 /// Refuses a request with which a folder would have more than its quota, and more than before.
 /// Otherwise makes the transaction conditional on what the folders have, so that requests at the
 /// same time do not use the same room.
-pub(super) fn within_quotas(index: &Index, task: &TaskRecord, draft: Draft) -> Result<Draft, Problem> {
+pub(super) fn within_quotas(
+    index: &Index,
+    task: &TaskRecord,
+    changed: &[VmRecord],
+    draft: Draft,
+) -> Result<Draft, Problem> {
     if index.folders.iter().all(|folder| folder.quota.is_unlimited()) {
         return Ok(draft);
     }
-    let changed: Vec<VmRecord> = draft.records().map_err(|failure| problems::failure(&failure))?;
     let of_task = task.vm.and_then(|vm| index.vm(vm)).and_then(|vm| vm.folder);
     let folders: BTreeSet<Uuid> = changed.iter().filter_map(|vm| vm.folder).chain(of_task).collect();
     folders.into_iter().filter_map(|folder| index.folders.get(&folder.to_string())).try_fold(
@@ -31,7 +34,7 @@ pub(super) fn within_quotas(index: &Index, task: &TaskRecord, draft: Draft) -> R
                 return Ok(draft);
             }
             let before = used_in(index, folder.id, &[], None);
-            let after = used_in(index, folder.id, &changed, Some(task));
+            let after = used_in(index, folder.id, changed, Some(task));
             let dimensions = dimensions(folder.quota, before, after);
             check(folder, &dimensions)?;
             let grows = dimensions.iter().any(|one| one.has > one.had);

@@ -6,12 +6,13 @@
 //! has shut down is no longer wanted on. A VM that runs without a request becomes wanted on: the
 //! control plane never stops a guest by itself.
 
-use strongroom_api::task::{Task, TaskKind, TaskState};
+use strongroom_api::task::TaskKind;
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
 use strongroom_host::protocol::{OperationId, OperationKind, OperationRequest};
 use strongroom_types::VmId;
 use uuid::Uuid;
 
+use super::wishes::Caller;
 use super::{Control, HostSeat};
 use crate::inventory::{Failure, Index, Row};
 use crate::keys::KeyProblem;
@@ -170,27 +171,9 @@ impl Control {
             ..VmRecord::clone(&vm.record)
         };
         let task = TaskRecord {
-            task: Task {
-                id,
-                kind: TaskKind::VmStart,
-                object: vm.object(),
-                state: TaskState::Running,
-                progress: None,
-                note: None,
-                awaits_image: None,
-                error: None,
-                cancelling: false,
-                by: AUTOMATIC.to_owned(),
-                from: None,
-                created_unix_ms: now,
-                ended_unix_ms: None,
-            },
             vm: Some(vm.id),
             work: Work::Start { discard_memory: false, paused: false },
-            operation: None,
-            waits_for_key: false,
-            asked: None,
-            temporary: None,
+            ..self.task(id, TaskKind::VmStart, vm.object(), &Caller::machine(AUTOMATIC))
         };
         let why = seen.reason.as_ref().map_or("it is off", |reason| reason.message.as_str());
         let message = format!("VM {} is started again: {why}", vm.name);

@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::access::{Rights, sees_task};
 use super::alarms::{datastore_object, host_object};
 use super::compliance::{deviating, deviations};
+use super::placement::placed_bytes;
 use super::{Control, HostSeat, cursor};
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
@@ -346,10 +347,7 @@ impl Control {
     pub(super) fn host_view(&self, index: &Index, seat: &HostSeat) -> Host {
         let record = index.hosts.get(&seat.id.to_string());
         let maintenance = record.is_some_and(|host| host.maintenance);
-        host_view(
-            seat,
-            HostFacts { maintenance, memory_placed_bytes: self.memory_placed_bytes(index, seat.id) },
-        )
+        host_view(seat, HostFacts { maintenance, memory_placed_bytes: placed_bytes(index, seat.id) })
     }
 
     fn shown(&self, task: &TaskRecord) -> Task {

@@ -501,9 +501,10 @@ impl Control {
                 }
                 self.still_may(&index, caller)?;
                 let (task, draft) = judge(&index, id)?;
-                keeps_policies(&index, &task, &draft)?;
-                let draft = within_quotas(&index, &task, draft)?;
-                let draft = self.within_room(&index, &task, draft)?;
+                let changed: Vec<VmRecord> = draft.records()?;
+                keeps_policies(&index, &task, &changed)?;
+                let draft = within_quotas(&index, &task, &changed, draft)?;
+                let draft = self.within_room(&index, &task, &changed, draft)?;
                 (task, draft)
             };
             if let Some((what, must)) = use_of(task.kind()) {
