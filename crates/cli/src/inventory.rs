@@ -1,4 +1,4 @@
-//! `strongroom task`, `event`, `host`, `datastore`, `policy`: the control plane's other objects.
+//! `strongroom task`, `event`, `host`, `datastore`: the control plane's other objects.
 
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
@@ -9,7 +9,6 @@ use strongroom_api::alarm::Alarm;
 use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found, RebuildDatastore};
 use strongroom_api::event::{Event, EventListQuery};
 use strongroom_api::host::{CreateHostToken, EvacuateHost, Host, HostToken, SetHost};
-use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules, SetPolicy};
 use strongroom_api::task::{Progress, ProgressUnit, Task, TaskListQuery, TaskState};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
 use strongroom_files::FileError;
@@ -19,7 +18,6 @@ use uuid::Uuid;
 use crate::api::{Api, ApiArguments, WaitArguments, follow, segment, show, table, time_ms, word};
 use crate::error::CliError;
 use crate::keyserver::parse_address;
-use crate::limits::LimitArguments;
 use crate::output::{Output, utc};
 use crate::progress::display_about;
 
@@ -674,7 +672,8 @@ fn datastore_text(found: &Datastore) -> String {
     lines.join("\n")
 }
 
-fn ended(
+/// Follows a task, unless it is not to be waited for, and shows how it has ended.
+pub fn ended(
     api: &Api,
     output: &Output,
     wait: WaitArguments,
@@ -688,207 +687,6 @@ fn ended(
     }
     let task = follow(api, output, verb, task)?;
     show(output, task, said)
-}
-
-/// The commands for policies.
-#[derive(Debug, Subcommand)]
-pub enum PolicyCommand {
-    /// List the policies
-    List(PolicyListArguments),
-    /// Create a policy
-    Create(PolicyCreateArguments),
-    /// Show a policy, and the VMs that deviate from it
-    Show(PolicyArguments),
-    /// Give a policy other rules
-    Set(PolicySetArguments),
-    /// Delete a policy that no VM uses
-    Delete(PolicyArguments),
-}
-
-/// The arguments of `list`.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom policy list")]
-pub struct PolicyListArguments {
-    #[command(flatten)]
-    api: ApiArguments,
-}
-
-/// The arguments of `create`.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom policy create gold --encryption-required --crypto-safe-hosts")]
-pub struct PolicyCreateArguments {
-    /// Name of the policy
-    name: Name,
-
-    /// Description of the policy
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    description: String,
-
-    #[command(flatten)]
-    rules: RuleArguments,
-
-    #[command(flatten)]
-    api: ApiArguments,
-}
-
-/// The arguments of `set`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "The rules replace those that the policy has: one that is not named ends. VMs that do not keep them stay as they \
-are; 'policy show' lists them, and each has an alarm that says what ends it.
-
-Example:
-  strongroom policy set gold --encryption-required --integrity-required --iops 5000"
-)]
-pub struct PolicySetArguments {
-    /// Name or id of the policy
-    policy: String,
-
-    #[command(flatten)]
-    rules: RuleArguments,
-
-    #[command(flatten)]
-    api: ApiArguments,
-}
-
-/// The rules of a policy.
-#[derive(Debug, Args)]
-struct RuleArguments {
-    /// Require encryption of its VMs
-    #[arg(long)]
-    encryption_required: bool,
-
-    /// Key provider of its VMs
-    #[arg(long, value_name = "NAME")]
-    key_provider: Option<Name>,
-
-    /// Run its VMs only on hosts where no secret in memory can reach a disk
-    #[arg(long)]
-    crypto_safe_hosts: bool,
-
-    /// Alarm threshold for the 99th percentile of disk latency in milliseconds, exceeded for five
-    /// minutes; 0 disables the alarm [default: 500]
-    #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u32).range(..=60_000))]
-    disk_latency_p99_ms: Option<u32>,
-
-    /// Require a TPM of its VMs
-    #[arg(long)]
-    tpm_required: bool,
-
-    /// Require integrity tags of their encrypted disks; new disks get them
-    #[arg(long)]
-    integrity_required: bool,
-
-    /// The widest limits of each of their disks; new disks get them
-    #[command(flatten)]
-    disk_limits: LimitArguments,
-}
-
-impl RuleArguments {
-    fn rules(&self) -> PolicyRules {
-        PolicyRules {
-            encryption_required: self.encryption_required,
-            key_provider: self.key_provider.clone(),
-            tpm_required: self.tpm_required,
-            integrity_required: self.integrity_required,
-            disk_limits: self.disk_limits.limits(),
-            crypto_safe_hosts: self.crypto_safe_hosts,
-            restart: None,
-            disk_latency_p99_ms: self.disk_latency_p99_ms,
-        }
-    }
-}
-
-/// The arguments of commands on a policy.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  strongroom policy show gold\n  strongroom policy delete gold")]
-pub struct PolicyArguments {
-    /// Name or id of the policy
-    policy: String,
-
-    #[command(flatten)]
-    api: ApiArguments,
-}
-
-/// A policy, for people.
-struct PolicyText<'policy>(&'policy Policy);
-
-impl Display for PolicyText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { id: _, name, description, rules, vms, deviating } = self.0;
-        writeln!(f, "{name}  {description}")?;
-        let demanded = |is| if is { "required" } else { "as wished" };
-        writeln!(f, "encryption  {}", demanded(rules.encryption_required))?;
-        writeln!(f, "keys from   {}", rules.key_provider.as_ref().map_or("any", |name| name.as_str()))?;
-        writeln!(f, "integrity   {}", demanded(rules.integrity_required))?;
-        writeln!(f, "TPM         {}", demanded(rules.tpm_required))?;
-        writeln!(f, "disks       {}", rules.disk_limits)?;
-        writeln!(f, "hosts       {}", if rules.crypto_safe_hosts { "crypto-safe" } else { "any" })?;
-        write!(f, "VMs         {vms}")?;
-        if !deviating.is_empty() {
-            let names: Vec<&str> = deviating.iter().map(Name::as_str).collect();
-            write!(f, "; {} deviate, and 'vm show' says how: {}", names.len(), names.join(", "))?;
-        }
-        Ok(())
-    }
-}
-
-impl PolicyCommand {
-    /// Runs the command.
-    pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        match self {
-            Self::List(PolicyListArguments { api }) => {
-                let all: Page<Policy> = api.connect()?.query("/v1/policies", &ListQuery::default())?;
-                table(
-                    output,
-                    all,
-                    ["NAME", "SEALED", "KEYS FROM", "HOSTS", "VMS", "FOR"],
-                    "there are no policies",
-                    |one| {
-                        let rules = &one.rules;
-                        let either = |is, yes: &str, no: &str| if is { yes } else { no }.to_owned();
-                        [
-                            one.name.to_string(),
-                            either(rules.encryption_required, "required", "as wished"),
-                            rules.key_provider.as_ref().map_or("any".to_owned(), ToString::to_string),
-                            either(rules.crypto_safe_hosts, "crypto-safe", "any"),
-                            one.vms.to_string(),
-                            one.description.clone(),
-                        ]
-                    },
-                )
-            }
-            Self::Create(arguments) => {
-                let api = arguments.api.connect()?;
-                let wish = CreatePolicy {
-                    name: arguments.name.clone(),
-                    description: arguments.description.clone(),
-                    rules: arguments.rules.rules(),
-                };
-                let task = api.post("/v1/policies", &wish)?;
-                let said = format!("policy {} is made", arguments.name);
-                ended(&api, output, WaitArguments::default(), "making", task, &said)
-            }
-            Self::Show(PolicyArguments { policy, api }) => {
-                let path = format!("/v1/policies/{}", segment(policy));
-                let shown: Policy = api.connect()?.get(&path)?;
-                let text = PolicyText(&shown).to_string();
-                show(output, shown, text)
-            }
-            Self::Set(PolicySetArguments { policy, rules, api }) => {
-                let path = format!("/v1/policies/{}", segment(policy));
-                let set: Policy = api.connect()?.patch_for(&path, &SetPolicy { rules: rules.rules() })?;
-                let text = PolicyText(&set).to_string();
-                show(output, set, text)
-            }
-            Self::Delete(PolicyArguments { policy, api }) => {
-                let api = api.connect()?;
-                let task = api.delete(&format!("/v1/policies/{}", segment(policy)))?;
-                let said = format!("policy {policy} is deleted");
-                ended(&api, output, WaitArguments::default(), "deleting", task, &said)
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ pub use self::clone_sealing::SealingArguments;
 pub use self::options::parse_disk;
 pub use self::remove::is_meant;
 pub use self::snapshot::{made, others_of};
+pub use self::snapshot_schedule::parse_period;
 use crate::error::CliError;
 use crate::output::Output;
 

@@ -46,6 +46,8 @@ pub enum AlarmKind {
     HostDown,
     /// A host is in maintenance.
     HostMaintenance,
+    /// The clock of a host differs from the control plane's.
+    ClockOff,
     /// A host runs a VM that belongs to another one.
     RunsElsewhere,
     /// Memory of a host can reach a disk although its owner demanded that it cannot.
@@ -103,6 +105,7 @@ impl AlarmKind {
             Self::Overcommit => "overcommit",
             Self::HostDown => "host_down",
             Self::HostMaintenance => "host_maintenance",
+            Self::ClockOff => "clock_off",
             Self::RunsElsewhere => "runs_elsewhere",
             Self::HostNotCryptoSafe => "host_not_crypto_safe",
             Self::VmCrashed => "vm_crashed",

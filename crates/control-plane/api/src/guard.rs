@@ -12,7 +12,7 @@ use crate::access::{
 };
 use crate::datastore::{AddDatastore, AddDatastoreHost, RebuildDatastore};
 use crate::host::{CreateHostToken, EvacuateHost, SetHost};
-use crate::policy::{CreatePolicy, SetPolicy};
+use crate::policy::{ApplyPolicy, CreatePolicy, SetPolicy};
 use crate::recipient::{CreateRecipient, TestRecipient};
 use crate::vm::{
     AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, MoveToHost,
@@ -513,6 +513,7 @@ whole! {
     EncryptDisk { integrity, key_provider }
     CreatePolicy { name, description, rules }
     SetPolicy { rules }
+    ApplyPolicy {}
     AddDatastore { name, path, host }
     AddDatastoreHost { host, path }
     SetHost { maintenance }

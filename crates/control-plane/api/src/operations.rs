@@ -266,6 +266,13 @@ pub const OPERATIONS: &[Operation] = {
         op("policy_create", Post, "/v1/policies", None, plain(&[P::ManagePolicies])),
         op("policy_show", Get, "/v1/policies/{policy}", None, Guard::Callers),
         op("policy_set", Patch, "/v1/policies/{policy}", None, plain(&[P::ManagePolicies])),
+        op(
+            "policy_apply",
+            Post,
+            "/v1/policies/{policy}/applications",
+            Ciphertext,
+            plain(&[P::ManagePolicies, P::Configure, P::Encrypt, P::Recrypt, P::Snapshot]),
+        ),
         op("policy_delete", Delete, "/v1/policies/{policy}", None, plain(&[P::ManagePolicies])),
         op("key_provider_list", Get, "/v1/key-providers", None, Guard::Callers),
         op("task_list", Get, "/v1/tasks", None, Guard::Callers),

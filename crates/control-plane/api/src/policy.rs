@@ -8,7 +8,7 @@ use strongroom_types::IoLimits;
 
 use crate::name::Name;
 use crate::object_only::object_only;
-use crate::vm::RestartPolicy;
+use crate::vm::{RestartPolicy, SnapshotRule};
 
 /// A request for a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -35,6 +35,12 @@ pub struct SetPolicy {
     pub rules: PolicyRules,
 }
 
+/// A request to end what VMs of a policy deviate in, as far as a request can: disks are encrypted,
+/// keys exchanged, limits narrowed, snapshots scheduled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApplyPolicy {}
+
 /// The rules of a policy. They apply to VMs that are created under it, and no request is accepted
 /// with which such a VM would deviate from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -56,6 +62,15 @@ pub struct PolicyRules {
     /// The widest limits of a disk. New disks get them.
     #[serde(default, skip_serializing_if = "IoLimits::is_none", deserialize_with = "object_only")]
     pub disk_limits: IoLimits,
+    /// Whether the disks of a VM take their whole space from their datastore when they are made.
+    /// New disks do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub thick_required: bool,
+    /// The snapshots that are made of a VM at least: it has each of these rules, or one of the same
+    /// period that keeps more. New VMs get them.
+    #[schema(max_items = 8)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<SnapshotRule>,
     /// Whether its VMs run only on hosts where no secret can reach a disk.
     #[serde(default)]
     pub crypto_safe_hosts: bool,
@@ -115,4 +130,8 @@ pub enum PolicyRule {
     Integrity,
     /// `disk_limits`.
     DiskLimits,
+    /// `thick_required`.
+    Provisioning,
+    /// `snapshots`.
+    Snapshots,
 }

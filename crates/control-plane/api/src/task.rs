@@ -147,6 +147,8 @@ pub enum TaskKind {
     HostEvacuate,
     /// Makes a policy.
     PolicyCreate,
+    /// Has the VMs of a policy keep its rules.
+    PolicyApply,
     /// Deletes a policy.
     PolicyDelete,
     /// A kind that this version of the program does not know.
@@ -206,6 +208,7 @@ impl TaskKind {
             Self::DatastoreRemoveHost => "datastore_remove_host",
             Self::HostEvacuate => "host_evacuate",
             Self::PolicyCreate => "policy_create",
+            Self::PolicyApply => "policy_apply",
             Self::PolicyDelete => "policy_delete",
             Self::Unknown => "unknown",
         }

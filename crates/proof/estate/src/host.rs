@@ -19,7 +19,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_hostd::daemon::{ChangeLog, HostService, Job, OperationFailure, Queue, Terms, no_such_vm};
 use strongroom_statistics::Snapshot;
-use strongroom_types::{DatastoreId, VmId};
+use strongroom_types::{DatastoreId, VmId, unix_milliseconds_now};
 use tokio::sync::Notify;
 
 use crate::vm::{SimulatedVm, not_simulated};
@@ -214,6 +214,7 @@ impl HostService for SimulatedHost {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             formats: FORMATS,
             epoch: self.changes.epoch(),
+            now_unix_ms: Some(unix_milliseconds_now()),
             cpus: 64,
             cpu_model: None,
             memory_bytes: MEMORY_BYTES,

@@ -69,8 +69,10 @@ impl Control {
         if let Work::DropSnapshot { end, failures } = &task.work {
             return self.drop_temporary(&task, end, *failures);
         }
-        if let Work::Evacuate(evacuation) = &task.work {
-            return self.evacuate(&task, evacuation);
+        match &task.work {
+            Work::Evacuate(evacuation) => return self.sweep(&task, evacuation),
+            Work::ApplyPolicy(application) => return self.sweep(&task, application),
+            _ => {}
         }
         let Some(vm) = vm.filter(|vm| vm.task == Some(id)) else {
             // Its VM is gone, or another task has taken it over. Neither happens while a task works
@@ -91,7 +93,8 @@ impl Control {
         }
         match &step.task.work {
             Work::DropSnapshot { end, failures } => self.drop_temporary(&step.task, end, *failures),
-            Work::Evacuate(evacuation) => self.evacuate(&step.task, evacuation),
+            Work::Evacuate(evacuation) => self.sweep(&step.task, evacuation),
+            Work::ApplyPolicy(application) => self.sweep(&step.task, application),
             Work::Nothing => self.end(&step, &step.vm, self.draft(), End::Done),
             Work::Create { fill, from } => self.create(&step, fill, from.as_ref()),
             Work::AwaitImage { fill, until_unix_ms, whole } => {
@@ -764,6 +767,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmMove => format!("{name} is in another folder"),
         TaskKind::VmMoveHost => format!("{name} is on another host"),
         TaskKind::HostEvacuate => format!("nothing is on host {name} any more"),
+        TaskKind::PolicyApply => format!("all VMs of policy {name} keep its rules"),
         TaskKind::VmTemplate => format!("VM {name} is a template"),
         TaskKind::VmTemplateUndo => format!("VM {name} is a template no more"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),

@@ -9,10 +9,10 @@ use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
 use strongroom_api::{ObjectKind, ObjectRef};
 use strongroom_host::protocol;
 use strongroom_statistics::display_latency;
-use strongroom_types::{counted, display_bytes};
+use strongroom_types::{counted, display_bytes, display_seconds};
 use uuid::Uuid;
 
-use super::compliance::deviations;
+use super::compliance::{deviations, schedule_of};
 use super::due_snapshots::trouble;
 use super::recipients::{CLEARED, RAISED};
 use super::settle::RESTARTS_MAX;
@@ -27,6 +27,8 @@ const EXPIRY_NOTICE_S: u64 = 30 * 86_400;
 const BACKUP_AGE_MAX_S: u64 = 30 * 86_400;
 /// The fraction of a datastore that should be free: a twentieth.
 const FREE_PART: u64 = 20;
+/// How far a host's clock may be off, in milliseconds.
+const CLOCK_OFF_MAX_MS: u64 = 5_000;
 /// The most alarms that change in one transaction; each is two entries.
 const CHANGED_AT_A_TIME: usize = 50;
 
@@ -230,6 +232,7 @@ impl Control {
         }
         let Some(state) = &seen.state else { return };
         review_crypto_safe(seat, &state.crypto_safe, wanted);
+        review_clock(seat, seen.clock_ahead_ms, wanted);
         let on = |vm: &&Row<VmRecord>| {
             index.observed(vm.id).is_some_and(|seen| seen.power.is_on() && seen.power != PowerState::Unknown)
         };
@@ -378,7 +381,8 @@ impl Control {
                 ),
             );
         }
-        let deviations = index.policy_of(vm).map(|policy| (policy, deviations(vm, policy)));
+        let deviations =
+            index.policy_of(vm).map(|policy| (policy, deviations(vm, schedule_of(index, vm), policy)));
         if let Some((policy, deviations)) = deviations
             && let Some(first) = deviations.first()
         {
@@ -479,6 +483,22 @@ fn review_crypto_safe(seat: &HostSeat, told: &protocol::CryptoSafe, wanted: &mut
         host_object(seat),
         format!("host {} is not crypto-safe: {}; {consequence}", seat.name, told.reasons.join("; ")),
         "`strongroom doctor` on that host says how to mend it",
+    );
+}
+
+fn review_clock(seat: &HostSeat, ahead_ms: i64, wanted: &mut Wanted) {
+    let off_ms = ahead_ms.unsigned_abs();
+    if off_ms <= CLOCK_OFF_MAX_MS {
+        return;
+    }
+    let (off, direction) =
+        (display_seconds(off_ms.div_ceil(1000)), if ahead_ms > 0 { "ahead of" } else { "behind" });
+    wanted.raise(
+        AlarmKind::ClockOff,
+        Severity::Warning,
+        host_object(seat),
+        format!("the clock of host {} is {off} {direction} the control plane's", seat.name),
+        "certificates, grants and codes depend on both: have NTP keep them, and see `strongroom doctor` there",
     );
 }
 

@@ -164,7 +164,7 @@ impl Control {
     /// [`Problem`].
     pub fn clone_vm(&self, caller: &Caller, named: &str, wish: &CloneVm) -> Result<Task, Problem> {
         self.has_provider_of(wish.key_provider.as_ref())?;
-        self.wish(caller, |index, id| {
+        let task = self.wish(caller, |index, id| {
             name_is_free(index, &wish.name)?;
             let origin = idle_vm(index, named)?;
             let wanted = CloneWish {
@@ -184,11 +184,12 @@ impl Control {
             wanted.check_place(origin, &vm)?;
             vm.origin = Some(origin.lineage_of_clone(wish.linked));
             for (disk, of) in vm.hardware.disks.iter_mut().zip(&origin.hardware.disks) {
-                (disk.name, disk.thick, disk.limits) = (of.name.clone(), of.thick, of.limits);
+                (disk.name, disk.limits) = (of.name.clone(), of.limits);
+                disk.thick = of.thick || (disk.thick && !wish.linked);
             }
             vm.hardware.limits = origin.hardware.limits;
             let task = self.task(id, TaskKind::VmClone, vm.object(), caller);
-            let mut draft = self.draft().create_named(&vm);
+            let mut draft = self.with_demanded_schedule(index, &vm, self.draft().create_named(&vm));
             draft = wanted.told_clear(draft, &origin.hardware.disks, &vm, caller, id);
             if content.new_snapshot.is_some() {
                 draft =
@@ -196,7 +197,9 @@ impl Control {
             }
             let (work, temporary) = content.work(origin);
             Ok((TaskRecord { vm: Some(vm.id), work, temporary, ..task }, draft))
-        })
+        })?;
+        self.hasten_schedule_of(&task);
+        Ok(task)
     }
 
     /// Checks that the key provider of a copy exists.

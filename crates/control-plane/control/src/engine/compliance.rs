@@ -6,34 +6,72 @@
 
 use strongroom_api::policy::{Deviation, PolicyRule, PolicyRules};
 use strongroom_api::task::TaskKind;
+use strongroom_api::vm::SnapshotRule;
 use strongroom_api::{Name, Problem};
-use strongroom_types::IoLimits;
-use strongroom_vm::DiskBecomes;
+use strongroom_types::{IoLimits, display_seconds};
+use strongroom_vm::{DiskBecomes, DiskName};
 
+use super::Stop;
 use super::place::may_have_tags;
-use crate::inventory::Index;
+use crate::inventory::{Draft, Index};
 use crate::problems;
-use crate::records::{DiskRecord, DiskSealing, PolicyRecord, TaskRecord, VmRecord, Work};
+use crate::records::{
+    DiskRecord, DiskSealing, PolicyRecord, RuleRecord, ScheduleRecord, TaskRecord, VmRecord, Work,
+};
+
+/// What of a VM its policy does not permit, and what ends it.
+pub(super) struct Found<'vm> {
+    pub rule: PolicyRule,
+    disk: Option<&'vm DiskRecord>,
+    message: String,
+    pub mend: Mend<'vm>,
+}
+
+/// What ends a deviation.
+pub(super) enum Mend<'vm> {
+    /// This disk is encrypted.
+    Encrypt(&'vm DiskName),
+    /// The VM moves to a key of this provider.
+    MoveKeys(&'vm Name),
+    /// This disk gets narrower limits.
+    Limit(&'vm DiskName),
+    /// The VM gets more snapshots.
+    Schedule(&'vm SnapshotRule),
+    /// The VM is made anew, as this says.
+    Anew(String),
+}
 
 /// Refuses a request with which a VM would deviate from its policy, and does not already.
-pub(super) fn keeps_policies(index: &Index, task: &TaskRecord, changed: &[VmRecord]) -> Result<(), Problem> {
+pub(super) fn keeps_policies(
+    index: &Index,
+    task: &TaskRecord,
+    changed: &[VmRecord],
+    draft: &Draft,
+) -> Result<(), Stop> {
     if task.task.kind == TaskKind::VmRegister {
         // It is there already, and is lost to nobody for its policy.
         return Ok(());
     }
-    let of_task = task.vm.filter(|id| changed.iter().all(|vm| vm.id != *id)).and_then(|id| index.vm(id));
-    for vm in changed.iter().chain(of_task.map(|vm| &*vm.record)) {
+    let schedules: Vec<ScheduleRecord> = draft.records()?;
+    // A VM whose record stays as it is, but not what the task does, or its schedule.
+    let also = task.vm.into_iter().chain(schedules.iter().map(|schedule| schedule.vm));
+    let also = also.filter(|id| changed.iter().all(|vm| vm.id != *id)).filter_map(|id| index.vm(id));
+    for vm in changed.iter().chain(also.map(|vm| &*vm.record)) {
         let Some(policy) = index.policy_of(vm) else { continue };
         let mut vm = vm.clone();
         if task.vm == Some(vm.id) {
             apply(&mut vm, &task.work);
         }
+        let known = index.schedule(vm.id).map(|known| &*known.record);
+        let schedule = schedules.iter().find(|schedule| schedule.vm == vm.id).or(known);
         let before = index.vm(vm.id).filter(|before| before.policy == vm.policy);
-        let before = before.map(|before| deviations(before, policy)).unwrap_or_default();
+        let before = before.map(|before| deviations(before, known, policy)).unwrap_or_default();
         let is_new =
             |now: &Deviation| before.iter().all(|known| known.rule != now.rule || known.disk != now.disk);
-        if let Some(Deviation { message, next_step, .. }) = deviations(&vm, policy).into_iter().find(is_new) {
-            return Err(problems::conflict(format!("policy {}: {message}", policy.name)).next(next_step));
+        let new = deviations(&vm, schedule, policy).into_iter().find(is_new);
+        if let Some(Deviation { message, next_step, .. }) = new {
+            let message = format!("policy {}: {message}", policy.name);
+            return Err(problems::conflict(message).next(next_step).into());
         }
     }
     Ok(())
@@ -64,55 +102,151 @@ fn apply(vm: &mut VmRecord, work: &Work) {
 }
 
 /// What of a VM its policy does not permit.
-pub(super) fn deviations(vm: &VmRecord, policy: &PolicyRecord) -> Vec<Deviation> {
+pub(super) fn deviations(
+    vm: &VmRecord,
+    schedule: Option<&ScheduleRecord>,
+    policy: &PolicyRecord,
+) -> Vec<Deviation> {
+    let told = |found: Found<'_>| Deviation {
+        next_step: found.next_step(vm, policy),
+        rule: found.rule,
+        disk: found.disk.map(|disk| disk.name.to_string()),
+        message: found.message,
+    };
+    found(vm, schedule, policy).into_iter().map(told).collect()
+}
+
+/// As [`deviations`], for those that end them.
+pub(super) fn found<'vm>(
+    vm: &'vm VmRecord,
+    schedule: Option<&ScheduleRecord>,
+    policy: &'vm PolicyRecord,
+) -> Vec<Found<'vm>> {
     let PolicyRules {
         encryption_required,
         key_provider,
         tpm_required,
         integrity_required,
         disk_limits,
+        thick_required,
+        snapshots,
         // They are looked at where a VM runs.
         crypto_safe_hosts: _,
         restart: _,
         disk_latency_p99_ms: _,
     } = &policy.rules;
     let mut found = Vec::new();
-    let mut deviates = |rule, disk: Option<&DiskRecord>, message: String, next_step: String| {
-        let disk = disk.map(|disk| disk.name.to_string());
-        found.push(Deviation { rule, disk, message, next_step });
-    };
+    let mut deviates = |rule, disk, message: String, mend| found.push(Found { rule, disk, message, mend });
     let name = &vm.name;
     if *tpm_required && !vm.hardware.tpm {
         let next = "make it anew with --tpm; a TPM cannot be added".to_owned();
-        deviates(PolicyRule::Tpm, None, format!("VM {name} has no TPM"), next);
+        deviates(PolicyRule::Tpm, None, format!("VM {name} has no TPM"), Mend::Anew(next));
     }
     for disk in &vm.hardware.disks {
         let called = || format!("{} of VM {name}", disk.name);
         if *encryption_required && disk.sealing == DiskSealing::Clear {
-            let next = format!("`strongroom vm disk encrypt {name} {}`", disk.name);
-            deviates(PolicyRule::Encryption, Some(disk), format!("{} is not encrypted", called()), next);
+            let message = format!("{} is not encrypted", called());
+            deviates(PolicyRule::Encryption, Some(disk), message, Mend::Encrypt(&disk.name));
         }
         let provider = disk.sealing.key().map(|key| key.provider.as_str());
         if let (Some(demanded), Some(used)) = (key_provider, provider)
             && demanded.as_str() != used
         {
             let message = format!("{} is under a key of {used}, and not of {demanded}", called());
-            let next = format!("`strongroom vm key rotate {name} --key-provider {demanded}`");
-            deviates(PolicyRule::KeyProvider, Some(disk), message, next);
+            deviates(PolicyRule::KeyProvider, Some(disk), message, Mend::MoveKeys(demanded));
         }
         if *integrity_required && may_have_tags(disk.kind, &disk.sealing) && !disk.integrity {
             let next = format!(
                 "make it anew with integrity; `strongroom vm clone {name} NAME --integrity` copies all"
             );
-            deviates(PolicyRule::Integrity, Some(disk), format!("{} has no integrity tags", called()), next);
+            let message = format!("{} has no integrity tags", called());
+            deviates(PolicyRule::Integrity, Some(disk), message, Mend::Anew(next));
         }
         if let Some(message) = beyond(&disk.limits, disk_limits) {
-            let next =
-                format!("`strongroom vm disk limit {name} {}` with {}", disk.name, as_options(disk_limits));
-            deviates(PolicyRule::DiskLimits, Some(disk), format!("{} {message}", called()), next);
+            let message = format!("{} {message}", called());
+            deviates(PolicyRule::DiskLimits, Some(disk), message, Mend::Limit(&disk.name));
+        }
+        if *thick_required && !disk.thick {
+            let next = format!("make it anew; `strongroom vm clone {name} NAME` copies all");
+            let message = format!("{} does not have its whole space", called());
+            deviates(PolicyRule::Provisioning, Some(disk), message, Mend::Anew(next));
+        }
+    }
+    let has = |demanded: &SnapshotRule| {
+        schedule.is_some_and(|schedule| schedule.rules.iter().any(|known| covers(&known.rule, demanded)))
+    };
+    if vm.is_run() {
+        for demanded in snapshots.iter().filter(|demanded| !has(demanded)) {
+            let keep = demanded.keep;
+            let message = format!("VM {name} has no {} snapshots of which {keep} are kept", demanded.name());
+            deviates(PolicyRule::Snapshots, None, message, Mend::Schedule(demanded));
         }
     }
     found
+}
+
+impl Found<'_> {
+    /// Why a request that should end it failed.
+    pub(super) fn because(&self, problem: Problem) -> Problem {
+        Problem { message: format!("{}, and {}", self.message, problem.message), ..problem }
+    }
+
+    fn next_step(&self, vm: &VmRecord, policy: &PolicyRecord) -> String {
+        let name = &vm.name;
+        match &self.mend {
+            Mend::Encrypt(disk) => format!("`strongroom vm disk encrypt {name} {disk}`"),
+            Mend::MoveKeys(provider) => {
+                format!("`strongroom vm key rotate {name} --key-provider {provider}`")
+            }
+            Mend::Limit(disk) => format!(
+                "`strongroom vm disk limit {name} {disk}` with {}",
+                as_options(&policy.rules.disk_limits)
+            ),
+            Mend::Schedule(rule) => format!(
+                "`strongroom vm snapshot schedule {name} --every {} --keep {}`, or `strongroom policy apply {}`",
+                display_seconds(rule.every_s.into()),
+                rule.keep,
+                policy.name
+            ),
+            Mend::Anew(how) => how.clone(),
+        }
+    }
+}
+
+/// Whether a rule for snapshots is at least what is demanded.
+fn covers(has: &SnapshotRule, demanded: &SnapshotRule) -> bool {
+    let SnapshotRule { every_s, at_minutes, keep, quiesce_within_s } = *demanded;
+    has.every_s == every_s
+        && has.keep >= keep
+        && at_minutes.is_none_or(|minutes| has.at_minutes == Some(minutes))
+        && quiesce_within_s.is_none_or(|within_s| has.quiesce_within_s == Some(within_s))
+}
+
+/// The rules for snapshots that a VM has, with those that are demanded of it.
+pub(super) fn with_demanded(has: &[RuleRecord], demanded: &[SnapshotRule]) -> Vec<SnapshotRule> {
+    let own = has.iter().map(|known| known.rule.clone());
+    let is_replaced = |own: &SnapshotRule| {
+        demanded.iter().any(|demanded| demanded.every_s == own.every_s && !covers(own, demanded))
+    };
+    let kept: Vec<SnapshotRule> = own.filter(|own| !is_replaced(own)).collect();
+    let lacks = |demanded: &&SnapshotRule| kept.iter().all(|own| own.every_s != demanded.every_s);
+    let more: Vec<SnapshotRule> = demanded.iter().filter(lacks).cloned().collect();
+    kept.into_iter().chain(more).collect()
+}
+
+/// A disk's limits, narrowed to those that are permitted.
+pub(super) fn narrowed(limits: IoLimits, most: IoLimits) -> IoLimits {
+    let is_within = |part: IoLimits, most: IoLimits| beyond(&part, &most).is_none();
+    let iops = |limits: IoLimits| IoLimits { bandwidth: None, ..limits };
+    let bandwidth = |limits: IoLimits| IoLimits { iops: None, ..limits };
+    IoLimits {
+        iops: if is_within(iops(limits), iops(most)) { limits.iops } else { most.iops },
+        bandwidth: if is_within(bandwidth(limits), bandwidth(most)) {
+            limits.bandwidth
+        } else {
+            most.bandwidth
+        },
+    }
 }
 
 /// How a disk's limits are wider than they may be.
@@ -134,5 +268,13 @@ fn as_options(limits: &IoLimits) -> String {
 /// The names of the VMs that deviate from a policy.
 pub(super) fn deviating(index: &Index, policy: &PolicyRecord) -> Vec<Name> {
     let under = index.vms.iter().filter(|vm| vm.policy == Some(policy.id));
-    under.filter(|vm| !deviations(vm, policy).is_empty()).map(|vm| vm.name.clone()).collect()
+    under
+        .filter(|vm| !found(vm, schedule_of(index, vm), policy).is_empty())
+        .map(|vm| vm.name.clone())
+        .collect()
+}
+
+/// The schedule of a VM.
+pub(super) fn schedule_of<'index>(index: &'index Index, vm: &VmRecord) -> Option<&'index ScheduleRecord> {
+    index.schedule(vm.id).map(|schedule| &*schedule.record)
 }

@@ -68,7 +68,7 @@ impl Control {
                 volume: None,
                 pinned: false,
                 least_generation: 0,
-                thick: false,
+                thick: rules.thick_required,
                 integrity: wish.integrity || has_tags,
                 volume_name: None,
                 shares_with: Vec::new(),

@@ -15,7 +15,8 @@
 //!   tokens, sessions. [`access_log`]: what is on record of all this.
 //! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
 //!   host.
-//! - [`compliance`]: the rules of policies. [`quotas`]: those of folders.
+//! - [`policies`]: their requests, [`compliance`]: their rules. [`quotas`]: those of folders.
+//! - [`sweep`]: tasks that work through many VMs.
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
 //!   wrong state, and [`unsettled`]: which are looked at. [`alarms`]: present troubles.
 //! - [`recipients`]: to whom alarms are sent, and the messages.
@@ -54,6 +55,7 @@ mod observe;
 mod operate;
 mod place;
 mod placement;
+mod policies;
 mod quotas;
 mod recipients;
 mod register;
@@ -68,6 +70,7 @@ mod snapshots;
 mod standings;
 mod statistics;
 mod strays;
+mod sweep;
 mod templates;
 mod temporary;
 mod tickets;

@@ -29,6 +29,9 @@ pub(super) struct Seen {
     /// The host's last answer about itself.
     pub state: Option<protocol::Host>,
     state_at_unix_ms: u64,
+    /// How far its clock was ahead of the control plane's then, at least, in milliseconds; below
+    /// zero if it was behind.
+    pub clock_ahead_ms: i64,
     /// Why it does not answer, and since when, in milliseconds since 1970.
     pub down: Option<(String, u64)>,
     /// All of its VMs, in the inventory or not.
@@ -185,9 +188,12 @@ impl Control {
 
     /// Reads a host's state.
     pub(super) fn hear_state(&self, seat: &HostSeat) -> Result<(), HostError> {
+        let asked = self.now_unix_ms();
         let state = seat.host.state()?;
+        let answered = self.now_unix_ms();
         let mut seen = seat.seen();
-        (seen.state, seen.state_at_unix_ms) = (Some(state), self.now_unix_ms());
+        seen.clock_ahead_ms = state.now_unix_ms.map_or(0, |told| ahead_ms(told, asked, answered));
+        (seen.state, seen.state_at_unix_ms) = (Some(state), answered);
         Ok(())
     }
 
@@ -359,4 +365,9 @@ impl From<Failure> for Heard {
     fn from(failure: Failure) -> Self {
         Self::Failure(failure)
     }
+}
+/// How far the clock that was told is ahead, if the answer came at any moment in between.
+fn ahead_ms(told_unix_ms: u64, asked_unix_ms: u64, answered_unix_ms: u64) -> i64 {
+    let nearest = told_unix_ms.clamp(asked_unix_ms, answered_unix_ms.max(asked_unix_ms));
+    told_unix_ms.wrapping_sub(nearest).cast_signed()
 }

@@ -65,7 +65,7 @@ impl Control {
                 volume: None,
                 pinned: false,
                 least_generation: 0,
-                thick: false,
+                thick: rules.thick_required,
                 integrity: disk.integrity || (rules.integrity_required && may_have_tags(disk.kind, &sealing)),
                 volume_name: None,
                 shares_with: Vec::new(),

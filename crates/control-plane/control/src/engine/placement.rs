@@ -61,6 +61,9 @@ struct Fit {
     left_bytes: u64,
     /// Whether it has as many processors as the VM. With fewer the guest runs more slowly.
     has_processors: bool,
+    /// Whether the VM's memory fits one of its memory nodes. Over several the guest runs more
+    /// slowly.
+    fits_a_node: bool,
 }
 
 /// A host that could have the VM, and whether it fits.
@@ -146,7 +149,10 @@ impl Control {
         let seen = seat.seen();
         let state = seen.state.as_ref().filter(|_| seen.down.is_none());
         let processors = state.map_or(0, |state| state.cpus);
-        let fit = |left_bytes| Fit { left_bytes, has_processors: processors >= needs.processors };
+        let nodes = state.map_or(&[][..], |state| &state.topology.node_memory_bytes);
+        let fits_a_node = nodes.is_empty() || nodes.iter().any(|bytes| *bytes >= needs.memory_bytes);
+        let has_processors = processors >= needs.processors;
+        let fit = |left_bytes| Fit { left_bytes, has_processors, fits_a_node };
         if !datastore.is_shared() {
             return Ok(fit(state.map_or(0, |state| state.memory_bytes)));
         }
@@ -288,15 +294,16 @@ fn reasons(judged: &[Judged<'_>], but: Option<Uuid>) -> String {
 }
 
 /// The order of hosts that fit: of two that are alike, the first by name is better.
-fn rank<'a>(one: &&'a Judged<'_>) -> Option<(bool, u64, Reverse<&'a str>)> {
-    let fit = one.fit.as_ref().ok()?;
-    Some((fit.has_processors, fit.left_bytes, Reverse(one.seat.name.as_str())))
+fn rank<'a>(one: &&'a Judged<'_>) -> Option<(bool, bool, u64, Reverse<&'a str>)> {
+    let Fit { left_bytes, has_processors, fits_a_node } = one.fit.as_ref().ok()?;
+    Some((*has_processors, *fits_a_node, *left_bytes, Reverse(one.seat.name.as_str())))
 }
 
 fn said(fit: &Result<Fit, Problem>) -> String {
     let Ok(fit) = fit else { return String::new() };
     let few = if fit.has_processors { "" } else { " and fewer processors than the VM" };
-    format!(", with {} left{few}", display_bytes(fit.left_bytes))
+    let nodes = if fit.fits_a_node { "" } else { " on several memory nodes" };
+    format!(", with {} left{nodes}{few}", display_bytes(fit.left_bytes))
 }
 
 /// The memory of the VMs that are placed on a host, and on their way to it.
@@ -315,12 +322,10 @@ fn more_bytes(index: &Index, host: Uuid, changed: &[VmRecord], task: &TaskRecord
     after.fold(0, u64::saturating_add).saturating_sub(before)
 }
 
-/// The memory of a VM, if it is placed on a host or on its way to it. A volume and a template never
-/// run.
+/// The memory of a VM, if it is placed on a host or on its way to it.
 fn takes_bytes(index: &Index, host: Uuid, vm: &VmRecord, new: Option<&TaskRecord>) -> u64 {
-    let runs = !vm.holds_volume && vm.template.is_none();
     let is_there = vm.host == host || target_of(index, vm, new) == Some(host);
-    if runs && is_there { vm.hardware.memory.bytes() } else { 0 }
+    if vm.is_run() && is_there { vm.hardware.memory.bytes() } else { 0 }
 }
 
 /// The host that a VM is on its way to.

@@ -14,8 +14,9 @@ use super::Control;
 use super::due_times::{DAY_S, DueTimes};
 use super::snapshots::snapshots_of;
 use super::wishes::{Caller, must_be_as_read};
+use crate::inventory::{Draft, Index};
 use crate::problems;
-use crate::records::{RuleRecord, ScheduleRecord};
+use crate::records::{RuleRecord, ScheduleRecord, VmRecord};
 
 impl Control {
     /// The schedule of a VM's snapshots.
@@ -58,7 +59,7 @@ impl Control {
         wish: &SetSnapshotSchedule,
         version: Option<u64>,
     ) -> Result<Task, Problem> {
-        check(&wish.rules)?;
+        check_snapshot_rules(&wish.rules)?;
         let task = self.wish(caller, |index, id| {
             let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
             if vm.lifecycle == Lifecycle::Deleting {
@@ -78,10 +79,25 @@ impl Control {
             };
             Ok((self.task_done(id, TaskKind::VmSnapshotSchedule, vm.object(), caller), draft))
         })?;
+        self.hasten_schedule_of(&task);
+        Ok(task)
+    }
+
+    /// Has the schedule of a task's VM looked at.
+    pub(super) fn hasten_schedule_of(&self, task: &Task) {
         if let Some(id) = task.object.id {
             self.hasten_schedule(VmId::from_bytes(*id.as_bytes()));
         }
-        Ok(task)
+    }
+
+    /// The transaction with the schedule of a new VM that its policy demands.
+    pub(super) fn with_demanded_schedule(&self, index: &Index, vm: &VmRecord, draft: Draft) -> Draft {
+        let demanded = index.policy_of(vm).map_or(&[][..], |policy| &policy.rules.snapshots);
+        if demanded.is_empty() {
+            return draft;
+        }
+        let rules = self.changed(vm.id, &[], demanded);
+        draft.create(&ScheduleRecord { vm: vm.id, version: 1, rules, cryptoperiod: None })
     }
 
     /// The rules as they are wanted. One with the period of a known one is that one: it keeps its
@@ -107,7 +123,7 @@ impl Control {
 }
 
 /// Checks rules against their limits.
-fn check(rules: &[SnapshotRule]) -> Result<(), Problem> {
+pub(super) fn check_snapshot_rules(rules: &[SnapshotRule]) -> Result<(), Problem> {
     if rules.len() > SNAPSHOT_RULES_MAX {
         return Err(problems::invalid(format!("a VM has at most {SNAPSHOT_RULES_MAX} snapshot rules")));
     }

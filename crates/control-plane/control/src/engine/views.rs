@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::access::{Rights, sees_task};
 use super::alarms::{datastore_object, host_object};
-use super::compliance::{deviating, deviations};
+use super::compliance::{deviating, deviations, schedule_of};
 use super::placement::placed_bytes;
 use super::{Control, HostSeat, cursor};
 use crate::inventory::{Index, Row, by_name_or_id};
@@ -117,7 +117,10 @@ impl Control {
             key: hardware.keys().first().map(vm_key),
             data_keys_unix_seconds: hardware.encrypted().then(|| vm.data_keys_since()),
             cryptoperiod: self.cryptoperiod_view(&index, vm),
-            deviations: index.policy_of(vm).map(|policy| deviations(vm, policy)).unwrap_or_default(),
+            deviations: index
+                .policy_of(vm)
+                .map(|policy| deviations(vm, schedule_of(&index, vm), policy))
+                .unwrap_or_default(),
             datastore_ref: datastore.map_or_else(
                 || ObjectRef {
                     kind: ObjectKind::Datastore,

@@ -6,16 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use strongroom_api::access::{AccessEntry, AccessKind};
-use strongroom_api::limits::DISK_LATENCY_P99_MAX_MS;
 use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
-use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules, SetPolicy};
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
     CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
 };
 use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Privilege, Problem, WhenFull, operation};
 use strongroom_host::protocol::{Dump, ImageFormat};
-use strongroom_types::counted;
 use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
 use uuid::Uuid;
 
@@ -29,14 +26,13 @@ use super::quotas::within_quotas;
 use super::seal_disks::refuse_of_half_clear;
 use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
-use super::views::policy_view;
 use super::volume_changes::name_is_free;
 use super::{Control, Stop};
 use crate::inventory::{Draft, Failure, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{
-    AUTOMATIC, AskedBy, NeedAt, Place, PolicyRecord, Principal, RequestRecord, SCHEDULER, TaskRecord,
-    VmRecord, Work, address_text,
+    AUTOMATIC, AskedBy, NeedAt, Place, Principal, RequestRecord, SCHEDULER, TaskRecord, VmRecord, Work,
+    address_text,
 };
 
 /// The most open tasks: twice the VMs of a large site.
@@ -93,6 +89,18 @@ impl Caller {
         }
     }
 
+    /// Who asked for a task, from where they did, for another task that it has made.
+    pub(super) fn of_task(task: &TaskRecord) -> Self {
+        let machine = Self::machine(&task.task.by);
+        let from = task.task.from.as_ref().and_then(|from| from.parse().ok());
+        match &task.asked {
+            Some(AskedBy { principal, needs }) => {
+                Self { principal: *principal, needs: needs.clone(), from, ..machine }
+            }
+            None => Self { from, ..machine },
+        }
+    }
+
     /// Whether the control plane asks by itself: nobody's action, so the access log has nothing of
     /// it. Users and tokens do not have these names.
     pub(super) fn is_automatic(&self) -> bool {
@@ -138,14 +146,17 @@ impl Control {
         if let Some(provider) = &wish.encryption.provider {
             self.must_be_provider(provider)?;
         }
-        self.wish(caller, |index, id| {
+        let task = self.wish(caller, |index, id| {
             name_is_free(index, &wish.name)?;
             let placed = self.place(index, wish, id)?;
             let (vm, draft) = (&placed.vm, placed.told(self.draft(), id));
+            let draft = self.with_demanded_schedule(index, vm, draft);
             let task = self.task(id, TaskKind::VmCreate, vm.object(), caller);
             let work = Work::Create { fill: to_be_filled(wish, vm)?, from: None };
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft.create_named(vm)))
-        })
+        })?;
+        self.hasten_schedule_of(&task);
+        Ok(task)
     }
 
     /// Requests that a VM is started.
@@ -316,57 +327,6 @@ impl Control {
         })
     }
 
-    /// Makes a policy.
-    pub fn create_policy(&self, caller: &Caller, wish: &CreatePolicy) -> Result<Task, Problem> {
-        if wish.description.len() > strongroom_api::limits::DESCRIPTION_MAX_BYTES {
-            return Err(problems::invalid("the description is too long"));
-        }
-        check_rules(&wish.rules)?;
-        self.wish(caller, |index, task| {
-            if by_name_or_id(&index.policies, wish.name.as_str()).is_some() {
-                return Err(problems::name_taken(ObjectKind::Policy, wish.name.as_str()));
-            }
-            let record = PolicyRecord {
-                id: Uuid::new_v4(),
-                name: wish.name.clone(),
-                description: wish.description.clone(),
-                rules: wish.rules.clone(),
-            };
-            let task = self.task_done(task, TaskKind::PolicyCreate, policy_object(&record), caller);
-            Ok((task, self.draft().create_named(&record)))
-        })
-    }
-
-    /// Gives a policy other rules. Its VMs stay as they are; those that do not keep the rules
-    /// deviate.
-    pub fn set_policy(&self, caller: &Caller, named: &str, wish: &SetPolicy) -> Result<Policy, Problem> {
-        check_rules(&wish.rules)?;
-        self.change(caller, format!("the rules of policy {named} were set"), |index, _| {
-            let policy = by_name_or_id(&index.policies, named)
-                .ok_or_else(|| problems::not_found(ObjectKind::Policy, named))?;
-            let changed = PolicyRecord { rules: wish.rules.clone(), ..PolicyRecord::clone(&policy.record) };
-            Ok((policy_view(index, &changed), self.draft().replace(policy, &changed)))
-        })
-    }
-
-    /// Deletes a policy that no VM is under.
-    pub fn delete_policy(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
-        self.wish(caller, |index, task| {
-            let policy = by_name_or_id(&index.policies, named)
-                .ok_or_else(|| problems::not_found(ObjectKind::Policy, named))?;
-            let vms = index.vms.iter().filter(|vm| vm.policy == Some(policy.id)).count();
-            if vms > 0 {
-                return Err(Problem::new(
-                    ErrorCode::InUse,
-                    format!("policy {} holds for {}", policy.name, counted(vms, "VM")),
-                )
-                .next("delete those VMs first, or keep the policy"));
-            }
-            let task = self.task_done(task, TaskKind::PolicyDelete, policy_object(policy), caller);
-            Ok((task, self.draft().remove_named(policy)))
-        })
-    }
-
     /// Requests the cancellation of a task. It ends as soon as its work can be stopped.
     pub fn cancel_task(&self, caller: &Caller, id: Uuid) -> Result<Task, Problem> {
         let cancelled = self.race(|| {
@@ -502,7 +462,7 @@ impl Control {
                 self.still_may(&index, caller)?;
                 let (task, draft) = judge(&index, id)?;
                 let changed: Vec<VmRecord> = draft.records()?;
-                keeps_policies(&index, &task, &changed)?;
+                keeps_policies(&index, &task, &changed, &draft)?;
                 let draft = within_quotas(&index, &task, &changed, draft)?;
                 let draft = self.within_room(&index, &task, &changed, draft)?;
                 (task, draft)
@@ -765,18 +725,6 @@ fn patched(vm: &VmRecord, patch: &PatchVm) -> Result<VmRecord, Problem> {
     }
     changed.restart = patch.restart.unwrap_or(changed.restart);
     Ok(changed)
-}
-
-fn check_rules(rules: &PolicyRules) -> Result<(), Problem> {
-    if rules.disk_latency_p99_ms.is_some_and(|latency_ms| latency_ms > DISK_LATENCY_P99_MAX_MS) {
-        let message = format!("a disk's latency is at most {DISK_LATENCY_P99_MAX_MS} milliseconds");
-        return Err(problems::invalid(message));
-    }
-    Ok(())
-}
-
-pub(super) fn policy_object(policy: &PolicyRecord) -> ObjectRef {
-    ObjectRef { kind: ObjectKind::Policy, id: Some(policy.id), name: policy.name.to_string() }
 }
 
 /// Makes a name from a text that was found, not requested.

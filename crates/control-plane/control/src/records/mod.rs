@@ -63,8 +63,8 @@ use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
 use strongroom_types::{ClientId, DatastoreId, VmId, VolumeId};
 pub use task::{
-    AUTOMATIC, CloneOf, Evacuation, Holding, LeftVm, MovingVm, SCHEDULER, TaskEnd, TaskRecord,
-    TemporarySnapshot, Whole, Work,
+    AUTOMATIC, Application, BegunVm, CloneOf, Evacuation, Holding, LeftVm, SCHEDULER, Sweep, TaskEnd,
+    TaskRecord, TemporarySnapshot, Whole, Work,
 };
 use uuid::Uuid;
 pub use vm::{KeyWish, Lineage, ObservedRecord, VmRecord};

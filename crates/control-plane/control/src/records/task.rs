@@ -416,6 +416,8 @@ pub enum Work {
     },
     /// Move all VMs away from a host. The task works on no VM itself.
     Evacuate(Evacuation),
+    /// Have the VMs of a policy keep its rules. The task works on no VM itself.
+    ApplyPolicy(Application),
     /// Delete the task's temporary snapshot, and end the task. It works on the VM that has the
     /// snapshot, and no more on its own.
     DropSnapshot {
@@ -427,7 +429,7 @@ pub enum Work {
     },
 }
 
-/// The stage of an evacuation. What has moved is found at other hosts, so it is only counted.
+/// The stage of an evacuation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evacuation {
     /// The host.
@@ -436,27 +438,45 @@ pub struct Evacuation {
     pub shut_down: bool,
     /// How long each guest has to shut down, in seconds.
     pub timeout_s: u32,
-    /// The VMs that tasks move now.
-    #[serde(default)]
-    pub moving: Vec<MovingVm>,
-    /// The number of VMs that have moved.
-    #[serde(default)]
-    pub moved: u64,
-    /// The VMs that cannot be moved.
+    /// The VMs of the host. What has moved is found at other hosts, so it is only counted.
+    #[serde(flatten)]
+    pub vms: Sweep,
+}
+
+/// The stage of a policy's application.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Application {
+    /// The policy.
+    pub policy: Uuid,
+    /// The VMs that deviate. One that does not any more is only counted.
+    #[serde(flatten)]
+    pub vms: Sweep,
+}
+
+/// How far a task has come with VMs that each have a task of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// The VMs that tasks work on now.
+    #[serde(default, rename = "moving")]
+    pub begun: Vec<BegunVm>,
+    /// The number of tasks that have done their work.
+    #[serde(default, rename = "moved")]
+    pub done: u64,
+    /// The VMs that stay as they are.
     #[serde(default)]
     pub left: Vec<LeftVm>,
 }
 
-/// A VM that a task of an evacuation moves.
+/// A VM that a task of a sweep works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MovingVm {
+pub struct BegunVm {
     /// The VM.
     pub vm: VmId,
     /// The task.
     pub task: Uuid,
 }
 
-/// A VM that an evacuation leaves where it is.
+/// A VM that a sweep leaves as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftVm {
     /// The VM.
@@ -577,6 +597,7 @@ impl Work {
             | Self::Arrive { .. }
             | Self::Return { .. }
             | Self::Evacuate(_)
+            | Self::ApplyPolicy(_)
             | Self::DropSnapshot { .. } => false,
         }
     }

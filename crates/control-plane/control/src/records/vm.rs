@@ -101,6 +101,11 @@ impl VmRecord {
         ObjectRef { kind: self.kind(), id: Some(id), name: self.name.to_string() }
     }
 
+    /// Whether it is ever started. A volume without a VM, and a template, are not.
+    pub fn is_run(&self) -> bool {
+        !self.holds_volume && self.template.is_none()
+    }
+
     /// Its kind: a VM, or a volume.
     pub fn kind(&self) -> ObjectKind {
         if self.holds_volume { ObjectKind::Volume } else { ObjectKind::Vm }

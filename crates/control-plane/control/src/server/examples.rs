@@ -65,6 +65,7 @@ mod tests {
             vm::AddDisk,
             alarm::Alarm,
             host::CreateHostToken,
+            policy::ApplyPolicy,
             policy::CreatePolicy,
             vm::CloneVm,
             vm::CreateSnapshot,

@@ -364,7 +364,7 @@ fn is_evacuation_killed_at(moments: i64) -> bool {
     }
     let evacuation = control.inventory.read().task(task.id).map(|task| task.work.clone());
     let Some(Work::Evacuate(evacuation)) = evacuation else { panic!("{evacuation:?}") };
-    assert_eq!((evacuation.moved, evacuation.left.len()), (2, 0), "each VM is counted once");
+    assert_eq!((evacuation.vms.done, evacuation.vms.left.len()), (2, 0), "each VM is counted once");
     no_violations(&site);
     killed
 }

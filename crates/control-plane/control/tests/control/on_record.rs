@@ -166,6 +166,7 @@ fn every_operation_that_changes_something_is_on_record() {
     log.call("recipient_delete", &["desk"], &json!({}));
     log.call("policy_create", &[], &json!({ "name": "sealed", "description": "", "rules": {} }));
     log.call("policy_set", &["sealed"], &json!({ "rules": { "tpm_required": true } }));
+    log.call("policy_apply", &["sealed"], &json!({}));
     log.call("policy_delete", &["sealed"], &json!({}));
     for (name, encrypted) in [("web1", true), ("clear1", false)] {
         let wish = json!({ "name": name, "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }],

@@ -1,6 +1,7 @@
 //! Several hosts reach a datastore: which of them gets a VM, and what they have room for.
 
 use std::thread;
+use std::time::Duration;
 
 use strongroom_api::alarm::AlarmKind;
 use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, DatastoreState};
@@ -16,6 +17,8 @@ use strongroom_types::DatastoreId;
 use crate::support::{Site, caller, create, settle_down};
 
 const MIB: u64 = 1 << 20;
+/// A host's state is older, and read again.
+const STATE_AGE: Duration = Duration::from_secs(6);
 
 /// A site whose hosts all reach one datastore.
 pub fn shared(others: usize) -> (Site, Control) {
@@ -300,4 +303,42 @@ fn nothing_is_placed_or_started_on_a_host_in_maintenance() {
     control.start_vm(&caller(5), "web2", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_vm("web2").unwrap().summary.power, PowerState::Running);
+}
+
+#[test]
+fn a_host_whose_memory_nodes_hold_the_vm_is_better() {
+    let (site, control) = shared(2);
+    let hosts = site.hosts();
+    // The first by name has more memory, of which no node holds the VM.
+    hosts[0].1.lock().memory_bytes = 128 << 30;
+    hosts[0].1.lock().topology.node_memory_bytes = vec![32 * MIB; 4096];
+    hosts[1].1.lock().topology.node_memory_bytes = vec![32 << 30; 2];
+    assert!(settle_down(&site, &control));
+    site.pass(STATE_AGE);
+    assert!(settle_down(&site, &control));
+    control.create_vm(&caller(1), &create("web1", false)).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_vm("web1").unwrap().summary.host.as_deref(), Some(hosts[1].0.as_str()));
+}
+
+#[test]
+fn a_host_whose_clock_is_off_has_an_alarm_until_it_is_right() {
+    let (site, control) = shared(1);
+    let alarm = |told: Option<i64>| {
+        // Its state is read again after a while.
+        site.pass(STATE_AGE);
+        let clock = told.map(|ahead_ms| control.now_unix_ms().checked_add_signed(ahead_ms).unwrap());
+        site.hosts()[1].1.lock().now_unix_ms = clock;
+        assert!(settle_down(&site, &control));
+        control.review().unwrap();
+        let index = control.inventory.read();
+        let found = index.alarms.iter().find(|alarm| alarm.kind == AlarmKind::ClockOff);
+        found.map(|alarm| (alarm.object.name.clone(), alarm.message.clone()))
+    };
+    assert_eq!(alarm(None), None);
+    assert_eq!(alarm(Some(4_000)), None);
+    let (host, message) = alarm(Some(-61_000)).unwrap();
+    assert_eq!((host.as_str(), message.contains("is 61s behind")), ("host2", true), "{message}");
+    assert!(alarm(Some(9_000)).unwrap().1.contains("ahead of the control plane's"));
+    assert_eq!(alarm(Some(0)), None);
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use strongroom_api::alarm::AlarmKind;
 use strongroom_api::policy::{PolicyRule, SetPolicy};
-use strongroom_api::task::Task;
+use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{StartVm, VmView};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
@@ -133,4 +133,112 @@ fn a_vm_that_deviates_from_a_changed_policy_is_known_and_goes_on() {
     );
     assert_eq!(set(&control, strict()), [""; 0]);
     assert_eq!(alarms(&control), []);
+}
+
+#[test]
+fn new_vms_get_the_snapshots_and_the_space_that_their_policy_demands() {
+    let (site, control) = with_vms(&[]);
+    let daily = json!({ "every_s": 86_400, "keep": 7 });
+    policy(&control, json!({ "thick_required": true, "snapshots": [daily] }));
+    control.create_vm(&caller(1), &read(wish("web1", json!({})))).unwrap();
+    assert!(settle_down(&site, &control));
+    control.clone_vm(&caller(2), "web1", &read(json!({ "name": "copy" }))).unwrap();
+    assert!(settle_down(&site, &control));
+    control.add_disk(&caller(3), "web1", &read(json!({ "size_bytes": 1 << 20 }))).unwrap();
+    assert!(settle_down(&site, &control));
+    for name in ["web1", "copy"] {
+        let schedule = control.snapshot_schedule(name).unwrap();
+        let rules: Vec<_> = schedule.rules.iter().map(|rule| (rule.rule.every_s, rule.rule.keep)).collect();
+        assert_eq!(rules, [(86_400, 7)], "{name}");
+        assert_eq!(vm(&control, name).deviations, [], "{name}");
+    }
+    // More snapshots are as well, fewer are not, and other periods are the VM's own.
+    let schedule = |request, rules: Value| {
+        control.set_snapshot_schedule(&caller(request), "web1", &read(json!({ "rules": rules })), None)
+    };
+    let hourly = json!({ "every_s": 3600, "keep": 3 });
+    schedule(4, json!([{ "every_s": 86_400, "keep": 8 }, hourly])).unwrap();
+    is_refused(schedule(5, json!([hourly])), "no daily snapshots of which 7 are kept");
+    is_refused(schedule(6, json!([{ "every_s": 86_400, "keep": 6 }])), "no daily snapshots");
+    assert_eq!(control.snapshot_schedule("web1").unwrap().rules.len(), 2);
+}
+
+fn applied(site: &Site, control: &Control, request: u64) -> Task {
+    let task = control.apply_policy(&caller(request), "gold").unwrap();
+    assert!(settle_down(site, control));
+    control.show_task(task.id).unwrap()
+}
+
+/// A VM that has been made under a policy without rules, and deviates now.
+fn deviating_vms(names: &[&str]) -> (Site, Control) {
+    let (site, control) = with_vms(&[]);
+    site.keys.lock().others.push("corp".to_owned());
+    control.ask_providers();
+    policy(&control, json!({}));
+    for (number, name) in names.iter().enumerate() {
+        let clear = json!({ "encryption": { "encrypted": false } });
+        control.create_vm(&caller(number as u64), &read(wish(name, clear))).unwrap();
+    }
+    assert!(settle_down(&site, &control));
+    let rules = json!({ "encryption_required": true, "key_provider": "corp",
+        "disk_limits": { "iops": { "per_second": 300 } }, "snapshots": [{ "every_s": 3600, "keep": 2 }] });
+    assert_eq!(set(&control, rules).len(), names.len());
+    (site, control)
+}
+
+#[test]
+fn a_policy_is_applied_to_all_vms_that_deviate() {
+    let names = ["web1", "web2", "web3", "web4", "web5", "web6"];
+    let (site, control) = deviating_vms(&names);
+    let task = applied(&site, &control, 20);
+    assert_eq!((task.state, task.error), (TaskState::Done, None));
+    for name in names {
+        let vm = vm(&control, name);
+        assert_eq!((vm.deviations.len(), vm.disks[0].key.is_some()), (0, true), "{name}");
+        assert_eq!(vm.key.unwrap().provider, "corp");
+        assert_eq!(control.snapshot_schedule(name).unwrap().rules.len(), 1);
+    }
+    assert!(control.show_policy("gold").unwrap().deviating.is_empty());
+    // With nothing to do it is done at once, and only once at a time.
+    assert_eq!(applied(&site, &control, 21).state, TaskState::Done);
+    control.apply_policy(&caller(22), "gold").unwrap();
+    assert_eq!(control.apply_policy(&caller(23), "gold").unwrap_err().code, ErrorCode::Busy);
+}
+
+#[test]
+fn what_no_request_ends_is_named_with_its_reason() {
+    let (site, control) = deviating_vms(&["web1", "web2"]);
+    set(&control, json!({ "tpm_required": true, "disk_limits": { "iops": { "per_second": 300 } } }));
+    let task = applied(&site, &control, 20);
+    let error = task.error.unwrap();
+    assert!(error.message.starts_with("2 VMs of policy gold still deviate: "), "{error}");
+    assert!(error.message.contains("VM web1: VM web1 has no TPM"), "{error}");
+    let rules = |name| -> Vec<_> { vm(&control, name).deviations.iter().map(|found| found.rule).collect() };
+    assert_eq!((rules("web1"), rules("web2")), (vec![PolicyRule::Tpm], vec![PolicyRule::Tpm]));
+}
+
+/// The control plane is killed at each moment of an application.
+#[test]
+fn an_application_completes_whenever_the_control_plane_was_killed() {
+    let mut moments = 1;
+    while is_application_killed_at(moments) {
+        moments += 3;
+    }
+    assert!(moments > 40, "{moments}");
+}
+
+fn is_application_killed_at(moments: i64) -> bool {
+    let (site, control) = deviating_vms(&["web1", "web2"]);
+    let task = control.apply_policy(&caller(20), "gold").unwrap();
+    site.fuse.set(moments);
+    let killed = !settle_down(&site, &control);
+    site.fuse.set(i64::MAX);
+    let control = if killed { site.control().unwrap() } else { control };
+    assert!(settle_down(&site, &control));
+    let task = control.show_task(task.id).unwrap();
+    assert_eq!((task.state, task.error), (TaskState::Done, None), "killed at {moments}");
+    for name in ["web1", "web2"] {
+        assert_eq!(vm(&control, name).deviations, [], "{name} at {moments}");
+    }
+    killed
 }

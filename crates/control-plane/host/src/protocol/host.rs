@@ -21,6 +21,10 @@ pub struct Host {
     pub formats: Formats,
     /// The epoch of this run of hostd.
     pub epoch: Epoch,
+    /// Its clock as it answers, in milliseconds since 1970; absent from a hostd that does not
+    /// report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now_unix_ms: Option<u64>,
     /// The processors that hostd may use.
     pub cpus: u32,
     /// The model of its processors, as the kernel names it; absent from a hostd that does not

@@ -43,6 +43,7 @@ use strongroom_host::protocol::{
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
 use strongroom_hypervisor::QemuProgram;
+use strongroom_types::unix_milliseconds_now;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
@@ -314,6 +315,7 @@ impl Hostd {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 formats: FORMATS,
                 epoch,
+                now_unix_ms: Some(unix_milliseconds_now()),
                 cpus: capacity::cpus(),
                 cpu_model: capacity::cpu_model(),
                 memory_bytes,

@@ -7,7 +7,7 @@ use strongroom_api::access::Done;
 use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found, RebuildDatastore};
 use strongroom_api::host::{CreateHostToken, EvacuateHost, Host, HostToken, SetHost};
 use strongroom_api::key::KeyProvider;
-use strongroom_api::policy::{CreatePolicy, Policy, SetPolicy};
+use strongroom_api::policy::{ApplyPolicy, CreatePolicy, Policy, SetPolicy};
 use strongroom_api::task::Task;
 use strongroom_api::vm::PowerOptions;
 use strongroom_api::{ErrorBody, ListQuery, ObjectKind, Page};
@@ -218,6 +218,19 @@ pub async fn policy_set(
     wish: Wish<SetPolicy>,
 ) -> Answer<Json<Policy>> {
     blocking(api, move |control| control.set_policy(&wish.caller, &policy, &wish.body)).await.map(Json)
+}
+
+/// Has the VMs that deviate from a policy keep its rules, as far as requests can bring that about.
+#[utoipa::path(post, path = "/v1/policies/{policy}/applications", operation_id = "policy_apply", tag = "policy",
+    params(("policy" = String, Path, description = "Name or id.")), request_body = Option<ApplyPolicy>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn policy_apply(
+    State(api): State<Api>,
+    Named(policy): Named<String>,
+    wish: Wish<ApplyPolicy>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.apply_policy(&wish.caller, &policy)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
 /// Removes a datastore without VMs from the inventory; its files stay.

@@ -87,6 +87,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(inventory::host_show, inventory::host_set, inventory::host_remove))
         .routes(routes!(inventory::host_evacuate))
         .routes(routes!(inventory::policy_show, inventory::policy_set, inventory::policy_delete))
+        .routes(routes!(inventory::policy_apply))
         .routes(routes!(recipients::recipient_show, recipients::recipient_delete))
         .routes(routes!(recipients::recipient_test))
         .routes(routes!(access::vm_move))
