@@ -59,7 +59,7 @@ guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_duri
   many_vms_go_on_and_off_through_the_queue a_restore_that_is_killed_leaves_a_server_that_starts \
   a_job_that_is_killed_at_random_moves_all_volumes_and_strands_none \
   whoever_is_killed_a_suspended_vm_loses_nothing_unsaid a_disk_is_encrypted_and_decrypted_whoever_is_killed \
-  snapshots_of_several_vms_are_of_one_instant_whoever_is_killed
+  snapshots_of_several_vms_are_of_one_instant_whoever_is_killed three_machines_run_each_vm_once_whatever_is_killed_or_cut_off
 
 test-guests-slice: ## those of test-guests that CI runs as well; some minutes
 	scripts/install-packages test

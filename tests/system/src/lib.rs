@@ -43,6 +43,8 @@ mod terminal;
 mod transcript;
 mod volume;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 pub use command_line::{CommandLine, assert_refused};
 pub use exercise::{Exercise, ExerciseReport};
 pub use guest::{AwaitedGuest, Guest, GuestPlan, Machine};
@@ -56,3 +58,10 @@ pub use session::{Output, RunningCommand, Session};
 pub use snapshot::Snapshot;
 pub use terminal::Terminal;
 pub use volume::{Exposure, Protection, Volume};
+
+/// The seed of a test that does things at random: `STRONGROOM_SEED`, or another one in each run. The
+/// test prints it.
+pub fn seed() -> u64 {
+    let given = std::env::var("STRONGROOM_SEED").ok().and_then(|text| text.parse().ok());
+    given.unwrap_or_else(|| RandomState::new().build_hasher().finish())
+}

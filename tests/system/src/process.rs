@@ -56,6 +56,21 @@ impl Process {
         self.child.id()
     }
 
+    /// The child of this process with these words in its command line.
+    #[track_caller]
+    pub fn child(&self, words: &[&str]) -> Pid {
+        let path = format!("/proc/{0}/task/{0}/children", self.id());
+        let listed = fs::read_to_string(path).unwrap_or_default();
+        let mut pids = listed.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
+        let is_meant = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            words.iter().all(|word| line.contains(word))
+        };
+        let found = pids.find(is_meant).and_then(Pid::from_raw);
+        found.unwrap_or_else(|| panic!("{} has started nothing with {words:?}", self.name))
+    }
+
     /// The file with the process's stderr.
     pub fn stderr_log(&self) -> &Path {
         &self.stderr_log

@@ -269,19 +269,7 @@ impl<'test> Serving<'test> {
     /// The process with these words that `serve` started: `keyserver`, `serve --role host`, ...
     #[track_caller]
     pub fn process(&self, words: &[&str]) -> Pid {
-        let found =
-            self.children().into_iter().find(|(_, line)| words.iter().all(|word| line.contains(word)));
-        found.unwrap_or_else(|| panic!("nothing runs {words:?}")).0
-    }
-
-    fn children(&self) -> Vec<(Pid, String)> {
-        let Some(serve) = &self.serve else { return Vec::new() };
-        let path = format!("/proc/{0}/task/{0}/children", serve.id());
-        let listed = fs::read_to_string(path).unwrap_or_default();
-        let line = |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words = |pid: i32| String::from_utf8_lossy(&line(pid)).replace('\0', " ");
-        let pids = listed.split_whitespace().filter_map(|pid| pid.parse().ok());
-        pids.filter_map(|pid| Some((Pid::from_raw(pid)?, words(pid)))).collect()
+        self.serve.as_ref().expect("it runs").child(words)
     }
 
     /// The processes that the test has started, without the consoles that it has open.

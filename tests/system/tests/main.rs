@@ -66,6 +66,7 @@ mod snapshot_figures;
 mod soaks;
 mod storage_api;
 mod support_bundle;
+mod three_hosts;
 mod tracing_points;
 mod vhost_user_hostile_neighbour;
 mod vhost_user_kill;

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use strongroom_system_tests::{Scratch, put_test_guest, take_place};
 
-use super::machines_support::{Cable, Guests, Machine, WITHIN, qemus_of};
+use super::machines_support::{Cables, Guests, Machine, WITHIN, qemus_of};
 
 /// Waits until a task that was begun with `--no-wait` has ended. Returns it.
 #[track_caller]
@@ -26,17 +26,13 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
         println!("network namespaces need root; this test did nothing");
         return;
     }
-    let cable = Cable::lay();
+    let cables = Cables::lay(2);
     let scratch = Scratch::new();
     let _guests = Guests(&scratch);
-    let first = Machine::new(&scratch, cable.ends[0].clone(), "first-home");
-    let second = Machine::new(&scratch, cable.ends[1].clone(), "home");
-    // Both machines have the guest's kernel at the same place.
+    let first = Machine::new(&scratch, &cables, 0);
+    let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest(&scratch);
-    scratch.make_directory("first-home/hostd");
-    let boot = scratch.path("home/hostd/boot").display().to_string();
-    let config = serde_json::json!({ "format": 1, "name": "host1", "boot_directories": [boot] });
-    std::fs::write(scratch.path("first-home/hostd/host.json"), config.to_string()).unwrap();
+    first.takes_guests_kernel();
     let site = first.starts_site();
     let host = first.lets_join(&second);
     for name in ["shared", "copied"] {
@@ -87,12 +83,12 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     assert_eq!((runs_on("first-run"), runs_on("run")), (0, 1));
 
     // A machine that is cut off cannot confirm anything, so nothing of it moves.
-    cable.cut();
+    cables.cut(1);
     first.wait_until("vm show web1", "is unknown", |vm| vm["power"] == "unknown");
     let refused = first.is_refused("vm move web1 --host host1");
     assert!(refused.contains("host host2 does not answer, and VM web1 may run there"), "{refused}");
     assert_eq!((runs_on("first-run"), runs_on("run")), (0, 1));
-    cable.mend();
+    cables.mend(1);
     first.wait_until("vm show web1", "is known again", |vm| vm["power"] == "running");
     first.runs("vm stop web1 --force");
 
@@ -108,9 +104,9 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     assert_eq!(first.json("vm show web1")["host"], "host2");
     // The cable is cut after the request: the task waits, and goes on.
     let task = first.json("vm move web1 --host host1 --no-wait");
-    cable.cut();
+    cables.cut(1);
     first.wait_until("host show host2", "is away", |host| host["state"] == "disconnected");
-    cable.mend();
+    cables.mend(1);
     done(&first, &task);
     first.runs("vm start web1");
     assert_eq!((runs_on("first-run"), runs_on("run")), (1, 0));

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use strongroom_system_tests::{Scratch, put_test_guest};
 
-use super::machines_support::{Cable, FIRST, Guests, Machine, SECOND, WITHIN, qemus_of};
+use super::machines_support::{Cables, FIRST, Guests, Machine, SECOND, WITHIN, qemus_of};
 
 #[test]
 fn a_second_machine_joins_runs_a_guest_is_cut_off_and_removed() {
@@ -12,11 +12,11 @@ fn a_second_machine_joins_runs_a_guest_is_cut_off_and_removed() {
         println!("network namespaces need root; this test did nothing");
         return;
     }
-    let cable = Cable::lay();
+    let cables = Cables::lay(2);
     let scratch = Scratch::new();
     let _guests = Guests(&scratch);
-    let first = Machine::new(&scratch, cable.ends[0].clone(), "first-home");
-    let second = Machine::new(&scratch, cable.ends[1].clone(), "home");
+    let first = Machine::new(&scratch, &cables, 0);
+    let second = Machine::new(&scratch, &cables, 1);
     let site = first.starts_site();
 
     // A token, which is of use for one machine, once.
@@ -81,11 +81,11 @@ fn a_second_machine_joins_runs_a_guest_is_cut_off_and_removed() {
     assert!(removal.contains("host host2 has 1 VM"), "{removal}");
 
     // The cable is cut: the VM is unknown, and runs on.
-    cable.cut();
+    cables.cut(1);
     first.wait_until("vm show web1", "is unknown", |vm| vm["power"] == "unknown");
     assert_eq!(first.json("host show host2")["state"], "disconnected");
     assert_eq!(qemus_of(&scratch, "run", &id), qemus);
-    cable.mend();
+    cables.mend(1);
     first.wait_until("vm show web1", "is known again", |vm| vm["power"] == "running");
 
     // hostd and the whole first machine are killed, in turn: nothing is started twice.

@@ -2,7 +2,6 @@
 //! the guest knows to be durable is lost, no process is left over, and the VM keeps running or
 //! restarts automatically.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -11,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use strongroom_system_tests::family::{family_of, runs};
-use strongroom_system_tests::{Console, Scratch, Serving};
+use strongroom_system_tests::{Console, Scratch, Serving, seed};
 
 /// The number of kills.
 const ROUNDS: usize = if cfg!(feature = "full") { 100 } else { 3 };
@@ -75,8 +74,7 @@ impl Victim {
 
 #[test]
 fn no_acknowledged_write_and_no_vm_is_lost_whoever_is_killed() {
-    let seed = std::env::var("STRONGROOM_SEED").ok().and_then(|text| text.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
+    let seed = seed();
     println!("STRONGROOM_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let scratch = Scratch::new();

@@ -1,31 +1,42 @@
 //! Machines, each in a network namespace of its own, that are one site.
 
 use std::process::id;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use strongroom_system_tests::{CommandLine, Finished, Process, Scratch, end_vms, end_vms_in};
+use strongroom_system_tests::{CommandLine, Finished, Process, Scratch, end_vms_in};
 
 /// Timeout of whatever the site does by itself.
 pub const WITHIN: Duration = Duration::from_secs(120);
 
-pub const FIRST: &str = "10.77.0.1";
-pub const SECOND: &str = "10.77.0.2";
+/// Where the machines are, in order.
+const ADDRESSES: [&str; 3] = ["10.77.0.1", "10.77.0.2", "10.77.0.3"];
+const HOMES: [&str; 3] = ["first-home", "home", "third-home"];
+const RUNS: [&str; 3] = ["first-run", "run", "third-run"];
+pub const FIRST: &str = ADDRESSES[0];
+pub const SECOND: &str = ADDRESSES[1];
 
 /// A machine: a network namespace, a home and a run directory.
 pub struct Machine<'test> {
     pub program: CommandLine<'test>,
     namespace: String,
-    home: &'static str,
+    number: usize,
 }
 
 impl<'test> Machine<'test> {
-    pub fn new(scratch: &'test Scratch, namespace: String, home: &'static str) -> Self {
-        Self { program: CommandLine::new(scratch), namespace, home }
+    /// The machine at one of the cables. The first one is the site's.
+    pub fn new(scratch: &'test Scratch, cables: &Cables, number: usize) -> Self {
+        Self { program: CommandLine::new(scratch), namespace: cables.ends[number].clone(), number }
+    }
+
+    /// Its name as a host.
+    pub fn host(&self) -> String {
+        format!("host{}", self.number + 1)
     }
 
     fn script(&self, arguments: &str) -> String {
-        let Self { namespace, home, .. } = self;
+        let (namespace, home) = (&self.namespace, HOMES[self.number]);
         format!("exec ip netns exec {namespace} env STRONGROOM_HOME=\"$PWD/{home}\" {arguments}")
     }
 
@@ -69,8 +80,20 @@ impl<'test> Machine<'test> {
         self.program.start_shell(name, &script)
     }
 
-    fn run(&self) -> &'static str {
-        if self.home == "home" { "run" } else { "first-run" }
+    /// Its run directory.
+    pub fn run(&self) -> &'static str {
+        RUNS[self.number]
+    }
+
+    /// Has VMs take kernels from the directory with the test's guest, which the second machine's
+    /// hostd has as its own.
+    pub fn takes_guests_kernel(&self) {
+        let (home, boot) = (self.program.path(HOMES[self.number]), self.program.path("home/hostd/boot"));
+        let config = serde_json::json!({
+            "format": 1, "name": self.host(), "boot_directories": [boot.display().to_string()]
+        });
+        std::fs::create_dir_all(home.join("hostd")).unwrap();
+        std::fs::write(home.join("hostd/host.json"), config.to_string()).unwrap();
     }
 
     /// The first machine: key server, hostd and control plane.
@@ -85,19 +108,22 @@ impl<'test> Machine<'test> {
         serve
     }
 
-    /// The second machine: hostd alone.
+    /// Another machine: hostd alone.
     pub fn starts_host(&self, more: &str) -> Process {
-        let mut serve = self.serves("second", &format!("serve --role host --crypto-safe advised {more}"));
-        serve.wait_for_line("that it serves", WITHIN, |line| line.starts_with("host host2 takes orders"));
+        let mut serve = self.serves(self.run(), &format!("serve --role host --crypto-safe advised {more}"));
+        let ready = format!("host {} takes orders", self.host());
+        serve.wait_for_line("that it serves", WITHIN, |line| line.starts_with(&ready));
         serve
     }
 
-    /// Has the second machine join, and waits until it answers.
-    pub fn lets_join(&self, second: &Machine<'_>) -> Process {
-        self.runs(&format!("host token host2 --address {SECOND}:5691 > token && chmod 600 token"));
-        let host = second.starts_host(&format!("--join {FIRST}:5697 --token-file token"));
-        self.wait_until("host show host2", "answers", |host| host["state"] == "connected");
-        host
+    /// Has another machine join, and waits until it answers.
+    pub fn lets_join(&self, other: &Machine<'_>) -> Process {
+        let (host, address) = (other.host(), ADDRESSES[other.number]);
+        let token = format!("token-{host}");
+        self.runs(&format!("host token {host} --address {address}:5691 > {token} && chmod 600 {token}"));
+        let process = other.starts_host(&format!("--join {FIRST}:5697 --token-file {token}"));
+        self.wait_until(&format!("host show {host}"), "answers", |host| host["state"] == "connected");
+        process
     }
 
     /// Asks hostd of the second machine with the certificate in a directory, through curl.
@@ -109,9 +135,10 @@ impl<'test> Machine<'test> {
     }
 }
 
-/// A cable between two network namespaces.
-pub struct Cable {
-    pub ends: [String; 2],
+/// Cables between a switch and machines, each of which has a network namespace.
+pub struct Cables {
+    switch: String,
+    pub ends: Vec<String>,
 }
 
 fn ip(arguments: &str) {
@@ -119,35 +146,43 @@ fn ip(arguments: &str) {
     assert!(done.success(), "ip {arguments}: {done}");
 }
 
-impl Cable {
-    pub fn lay() -> Self {
-        let ends = ["a", "b"].map(|end| format!("sr-{end}-{}", id()));
-        for end in &ends {
-            ip(&format!("netns add {end}"));
-            ip(&format!("-n {end} link set lo up"));
+impl Cables {
+    pub fn lay(machines: usize) -> Self {
+        static LAID: AtomicUsize = AtomicUsize::new(0);
+        let own = format!("{}-{}", id(), LAID.fetch_add(1, Ordering::Relaxed));
+        let switch = format!("sr-switch-{own}");
+        let ends: Vec<String> = (1..=machines).map(|end| format!("sr-{end}-{own}")).collect();
+        let cables = Self { switch, ends };
+        let Self { switch, ends } = &cables;
+        for namespace in ends.iter().chain([switch]) {
+            ip(&format!("netns add {namespace}"));
+            ip(&format!("-n {namespace} link set lo up"));
         }
-        let [one, other] = &ends;
-        ip(&format!("-n {one} link add wire type veth peer name wire netns {other}"));
-        for (end, address) in ends.iter().zip([FIRST, SECOND]) {
+        ip(&format!("-n {switch} link add ports type bridge"));
+        ip(&format!("-n {switch} link set ports up"));
+        for (number, (end, address)) in ends.iter().zip(ADDRESSES).enumerate() {
+            ip(&format!("-n {end} link add wire type veth peer name wire{number} netns {switch}"));
+            ip(&format!("-n {switch} link set wire{number} master ports up"));
             ip(&format!("-n {end} address add {address}/24 dev wire"));
             ip(&format!("-n {end} link set wire up"));
         }
-        Self { ends }
+        cables
     }
 
-    pub fn cut(&self) {
-        ip(&format!("-n {} link set wire down", self.ends[1]));
+    /// Cuts a machine off.
+    pub fn cut(&self, number: usize) {
+        ip(&format!("-n {} link set wire{number} down", self.switch));
     }
 
-    pub fn mend(&self) {
-        ip(&format!("-n {} link set wire up", self.ends[1]));
+    pub fn mend(&self, number: usize) {
+        ip(&format!("-n {} link set wire{number} up", self.switch));
     }
 }
 
-impl Drop for Cable {
+impl Drop for Cables {
     fn drop(&mut self) {
-        for end in &self.ends {
-            let _ = std::process::Command::new("ip").args(["netns", "delete", end]).status();
+        for namespace in self.ends.iter().chain([&self.switch]) {
+            let _ = std::process::Command::new("ip").args(["netns", "delete", namespace]).status();
         }
     }
 }
@@ -157,8 +192,9 @@ pub struct Guests<'test>(pub &'test Scratch);
 
 impl Drop for Guests<'_> {
     fn drop(&mut self) {
-        end_vms_in(self.0, "first-run");
-        end_vms(self.0);
+        for run in RUNS {
+            end_vms_in(self.0, run);
+        }
     }
 }
 
