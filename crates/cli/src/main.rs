@@ -36,6 +36,7 @@ mod manual;
 mod named_commands;
 mod new_file;
 mod output;
+mod placement_group;
 mod policy;
 mod program;
 mod progress;

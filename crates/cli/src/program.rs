@@ -26,6 +26,7 @@ use crate::keyserver::KeyserverCommand;
 use crate::log::Lines;
 use crate::manual::ManArguments;
 use crate::output::{Output, printable};
+use crate::placement_group::PlacementGroupCommand;
 use crate::policy::PolicyCommand;
 use crate::recipient::RecipientCommand;
 use crate::serve::ServeArguments;
@@ -104,6 +105,9 @@ enum Command {
     /// List, create and delete policies for VMs
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Keep VMs on different hosts, or near each other
+    #[command(subcommand)]
+    PlacementGroup(PlacementGroupCommand),
     /// List, show and cancel tasks of the control plane
     #[command(subcommand)]
     Task(TaskCommand),
@@ -210,6 +214,7 @@ impl Program {
             Command::Policy(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Task(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Event(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::PlacementGroup(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Recipient(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Host(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Login(arguments) => arguments.run(&output).map(|()| ExitCode::SUCCESS),

@@ -95,6 +95,10 @@ pub struct CreateArguments {
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 
+    /// Placement group of the VM
+    #[arg(long, value_name = "GROUP", value_parser = parse_reference)]
+    placement_group: Option<Reference>,
+
     /// Main board
     #[arg(long, value_enum, default_value = "q35")]
     machine: MachineArgument,
@@ -229,6 +233,7 @@ impl CreateArguments {
             host: self.host.clone(),
             folder: self.folder.clone(),
             policy: self.policy.clone(),
+            placement_group: self.placement_group.clone(),
             board: Board { machine: self.machine.into(), ..Board::default() },
             firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },
             cpus: cpus(self.cpus)?,

@@ -12,6 +12,7 @@ use crate::access::{
 };
 use crate::datastore::{AddDatastore, AddDatastoreHost, RebuildDatastore};
 use crate::host::{CreateHostToken, EvacuateHost, SetHost};
+use crate::placement::{CreatePlacementGroup, SetPlacementGroup};
 use crate::policy::{ApplyPolicy, CreatePolicy, SetPolicy};
 use crate::recipient::{CreateRecipient, TestRecipient};
 use crate::vm::{
@@ -112,11 +113,13 @@ pub enum Part {
     Bind,
     /// A folder that a VM is moved into.
     Folder,
+    /// The placement group of a new VM.
+    PlacementGroup,
 }
 
 impl Part {
     /// Every part.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::New,
         Self::NewEncrypted,
         Self::ExistingKey,
@@ -144,6 +147,7 @@ impl Part {
         Self::Delete,
         Self::Bind,
         Self::Folder,
+        Self::PlacementGroup,
     ];
 
     /// The fields, for people.
@@ -176,6 +180,7 @@ impl Part {
             Self::Delete => "the deletion of a volume",
             Self::Bind => "`bind`, `unbind`",
             Self::Folder => "`folder` of a move",
+            Self::PlacementGroup => "`placement_group`",
         }
     }
 
@@ -186,7 +191,7 @@ impl Part {
             Self::New | Self::Datastore => (&[P::Create], &[]),
             Self::NewEncrypted => (&[P::EncryptNew], &[]),
             Self::ExistingKey => (&[P::ManageKeys], &[]),
-            Self::Size | Self::Resize => (&[P::Configure], &[]),
+            Self::Size | Self::Resize | Self::PlacementGroup => (&[P::Configure], &[]),
             Self::Boot | Self::Cdrom | Self::Nics | Self::Screen | Self::Fill | Self::GuestAgent => {
                 (&[P::GuestControl], &[P::Access])
             }
@@ -278,6 +283,7 @@ impl Guarded for CreateVm {
             name: _,
             host: _,
             policy: _,
+            placement_group,
             board: _,
             firmware: _,
             cpus: _,
@@ -295,6 +301,7 @@ impl Guarded for CreateVm {
         parts.add_if(*boot != crate::vm::Boot::default(), Part::Boot, on);
         parts.add_if(*cdrom != Cdrom::Absent, Part::Cdrom, on);
         parts.add_if(nics.as_ref().is_some_and(|nics| !nics.is_empty()), Part::Nics, on);
+        parts.add_if(placement_group.is_some(), Part::PlacementGroup, On::Site);
     }
 }
 
@@ -514,6 +521,8 @@ whole! {
     CreatePolicy { name, description, rules }
     SetPolicy { rules }
     ApplyPolicy {}
+    CreatePlacementGroup { name, keep }
+    SetPlacementGroup { add, remove }
     AddDatastore { name, path, host }
     AddDatastoreHost { host, path }
     SetHost { maintenance }

@@ -31,6 +31,7 @@ mod object;
 mod object_only;
 mod operations;
 mod page;
+pub mod placement;
 pub mod policy;
 mod privilege;
 pub mod recipient;

@@ -30,6 +30,8 @@ pub enum ObjectKind {
     Control,
     /// Someone outside who is sent alarms.
     Recipient,
+    /// VMs that are kept on different hosts, or near each other.
+    PlacementGroup,
 }
 
 impl ObjectKind {
@@ -45,6 +47,7 @@ impl ObjectKind {
             Self::Task => "task",
             Self::Control => "control",
             Self::Recipient => "recipient",
+            Self::PlacementGroup => "placement_group",
         }
     }
 }

@@ -29,6 +29,9 @@ pub struct CreateVm {
     /// The folder, by name or id; none without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<Reference>,
+    /// The placement group, by name or id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement_group: Option<Reference>,
     /// The policy, by name or id.
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]

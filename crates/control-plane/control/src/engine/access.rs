@@ -124,6 +124,7 @@ impl Rights {
                 | ObjectKind::Host
                 | ObjectKind::Task
                 | ObjectKind::Control
+                | ObjectKind::PlacementGroup
                 | ObjectKind::Recipient,
                 _,
             ) => self.sees_site(),

@@ -346,6 +346,7 @@ fn like(origin: &VmRecord, wish: &CloneVm, wanted: &CloneWish<'_>) -> Result<Cre
         host: Some(origin.host.to_string()),
         folder: None,
         policy: origin.policy.map(|policy| policy.to_string()),
+        placement_group: None,
         board: hardware.board,
         firmware: hardware.firmware,
         cpus: hardware.cpus,

@@ -55,6 +55,7 @@ mod observe;
 mod operate;
 mod place;
 mod placement;
+mod placement_groups;
 mod policies;
 mod quotas;
 mod recipients;

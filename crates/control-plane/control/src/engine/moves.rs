@@ -121,14 +121,15 @@ impl Control {
             }
         };
         let Some(datastore) = index.datastore_of(vm) else { return Err(problems::datastore_unknown(vm)) };
-        let runs = !vm.holds_volume && vm.template.is_none();
         let needs = Needs {
             called: called.clone(),
             datastore,
             policy: index.policy_of(vm),
-            memory_bytes: if runs { vm.hardware.memory.bytes() } else { 0 },
+            memory_bytes: if vm.is_run() { vm.hardware.memory.bytes() } else { 0 },
             processors: vm.hardware.cpus.count(),
             nics: Some(vm.hardware.nics.as_slice()),
+            vm: Some(vm.id),
+            groups: index.placement_groups_of(vm.id).collect(),
         };
         let Choice { seat: next, reason } = self.choose(index, &needs, among)?;
         if next.id == former.id {

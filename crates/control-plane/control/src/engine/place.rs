@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::Control;
 use super::access::find_folder;
 use super::placement::{Among, Choice, Needs, must_not_be_in_maintenance};
+use super::placement_groups;
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord};
@@ -38,6 +39,9 @@ impl Control {
         let datastore = find_datastore(index, wish.datastore.as_deref())?;
         let policy = find_policy(index, wish.policy.as_deref())?;
         let rules = policy.map_or_else(PolicyRules::default, |policy| policy.rules.clone());
+        let group =
+            wish.placement_group.as_ref().map(|named| placement_groups::called(index, named.as_str()));
+        let group = group.transpose()?;
         let needs = Needs {
             called: format!("VM {}", wish.name),
             datastore,
@@ -45,6 +49,8 @@ impl Control {
             memory_bytes: wish.memory_bytes.bytes(),
             processors: wish.cpus.count(),
             nics: wish.nics.as_deref(),
+            vm: None,
+            groups: group.into_iter().collect(),
         };
         let among = wish.host.as_deref().map_or(Among::All, Among::Named);
         let Choice { seat, reason } = self.choose(index, &needs, &among)?;

@@ -17,13 +17,16 @@ use strongroom_api::task::TaskKind;
 use strongroom_api::vm::Nic;
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_host::protocol::{self, CryptoSafeState, DatastoreState};
-use strongroom_types::display_bytes;
+use strongroom_types::{VmId, counted, display_bytes};
 use uuid::Uuid;
 
+use super::placement_groups::{near, within_groups};
 use super::{Control, HostSeat};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
-use crate::records::{DatastoreRecord, HostRecord, PolicyRecord, TaskRecord, VmRecord, Work};
+use crate::records::{
+    DatastoreRecord, HostRecord, PlacementGroupRecord, PolicyRecord, TaskRecord, VmRecord, Work,
+};
 
 /// What a VM needs of its host.
 pub(super) struct Needs<'a> {
@@ -36,6 +39,10 @@ pub(super) struct Needs<'a> {
     pub processors: u32,
     /// Its network cards, if they are chosen.
     pub nics: Option<&'a [Nic]>,
+    /// The VM, if it exists.
+    pub vm: Option<VmId>,
+    /// Its placement groups.
+    pub groups: Vec<&'a Row<PlacementGroupRecord>>,
 }
 
 /// Which host a VM is placed on.
@@ -64,6 +71,8 @@ struct Fit {
     /// Whether the VM's memory fits one of its memory nodes. Over several the guest runs more
     /// slowly.
     fits_a_node: bool,
+    /// The number of VMs there that it is kept near.
+    near: usize,
 }
 
 /// A host that could have the VM, and whether it fits.
@@ -149,10 +158,11 @@ impl Control {
         let seen = seat.seen();
         let state = seen.state.as_ref().filter(|_| seen.down.is_none());
         let processors = state.map_or(0, |state| state.cpus);
+        let near = near(index, needs.groups.iter().copied(), needs.vm, (host.as_str(), seat.id))?;
         let nodes = state.map_or(&[][..], |state| &state.topology.node_memory_bytes);
         let fits_a_node = nodes.is_empty() || nodes.iter().any(|bytes| *bytes >= needs.memory_bytes);
         let has_processors = processors >= needs.processors;
-        let fit = |left_bytes| Fit { left_bytes, has_processors, fits_a_node };
+        let fit = |left_bytes| Fit { left_bytes, has_processors, fits_a_node, near };
         if !datastore.is_shared() {
             return Ok(fit(state.map_or(0, |state| state.memory_bytes)));
         }
@@ -203,6 +213,7 @@ impl Control {
                     must_not_be_in_maintenance(host)?;
                 }
                 let more_bytes = more_bytes(index, host.id, vms, task);
+                let draft = if places { within_groups(index, vms, draft) } else { draft };
                 if !places && more_bytes == 0 {
                     return Ok(if starts { draft.unchanged(host) } else { draft });
                 }
@@ -294,16 +305,20 @@ fn reasons(judged: &[Judged<'_>], but: Option<Uuid>) -> String {
 }
 
 /// The order of hosts that fit: of two that are alike, the first by name is better.
-fn rank<'a>(one: &&'a Judged<'_>) -> Option<(bool, bool, u64, Reverse<&'a str>)> {
-    let Fit { left_bytes, has_processors, fits_a_node } = one.fit.as_ref().ok()?;
-    Some((*has_processors, *fits_a_node, *left_bytes, Reverse(one.seat.name.as_str())))
+fn rank<'a>(one: &&'a Judged<'_>) -> Option<(usize, bool, bool, u64, Reverse<&'a str>)> {
+    let Fit { left_bytes, has_processors, fits_a_node, near } = one.fit.as_ref().ok()?;
+    Some((*near, *has_processors, *fits_a_node, *left_bytes, Reverse(one.seat.name.as_str())))
 }
 
 fn said(fit: &Result<Fit, Problem>) -> String {
     let Ok(fit) = fit else { return String::new() };
     let few = if fit.has_processors { "" } else { " and fewer processors than the VM" };
+    let near = match fit.near {
+        0 => String::new(),
+        near => format!(" and {} of its placement group", counted(near, "VM")),
+    };
     let nodes = if fit.fits_a_node { "" } else { " on several memory nodes" };
-    format!(", with {} left{nodes}{few}", display_bytes(fit.left_bytes))
+    format!(", with {} left{near}{nodes}{few}", display_bytes(fit.left_bytes))
 }
 
 /// The memory of the VMs that are placed on a host, and on their way to it.

@@ -180,7 +180,7 @@ impl Sweeps for Application {
         let left = self.vms.left.len();
         let policy = self.policy(index).map_or("", |policy| policy.name.as_str());
         (left > 0).then(|| {
-            let message = format!("{} of policy {policy} still deviate: {reasons}", counted(left, "VM"));
+            let message = format!("policy {policy} is not kept by {}: {reasons}", counted(left, "VM"));
             problems::conflict(message).next("`strongroom vm show VM` says what ends each")
         })
     }

@@ -745,6 +745,7 @@ fn holder(
         datastore,
         host: None,
         folder: None,
+        placement_group: None,
         policy: None,
         board: Board::default(),
         firmware: Firmware::Bios,

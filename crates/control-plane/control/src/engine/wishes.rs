@@ -22,6 +22,7 @@ use super::advance::{done, without_vm};
 use super::compliance::keeps_policies;
 use super::fill::to_be_filled;
 use super::place::{addressed, check};
+use super::placement_groups::with_new;
 use super::quotas::within_quotas;
 use super::seal_disks::refuse_of_half_clear;
 use super::templates::{refuse_of_template, without_clones};
@@ -151,6 +152,7 @@ impl Control {
             let placed = self.place(index, wish, id)?;
             let (vm, draft) = (&placed.vm, placed.told(self.draft(), id));
             let draft = self.with_demanded_schedule(index, vm, draft);
+            let draft = with_new(index, wish.placement_group.as_ref(), vm, draft)?;
             let task = self.task(id, TaskKind::VmCreate, vm.object(), caller);
             let work = Work::Create { fill: to_be_filled(wish, vm)?, from: None };
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft.create_named(vm)))

@@ -17,9 +17,9 @@ use super::table::{Row, Table};
 use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
     AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord,
-    DeliveryRecord, FolderRecord, GrantRecord, GroupRecord, HostRecord, Named, ObservedRecord, PolicyRecord,
-    RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, UserRecord,
-    VmRecord, VolumeRecord,
+    DeliveryRecord, FolderRecord, GrantRecord, GroupRecord, HostRecord, Named, ObservedRecord,
+    PlacementGroupRecord, PolicyRecord, RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord,
+    TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -41,6 +41,8 @@ pub struct Index {
     pub hosts: Table<HostRecord>,
     /// Policies.
     pub policies: Table<PolicyRecord>,
+    /// Placement groups.
+    pub placement_groups: Table<PlacementGroupRecord>,
     /// Tasks, in the order of their requests.
     pub tasks: Table<TaskRecord>,
     /// Raised alarms.
@@ -130,6 +132,7 @@ impl Index {
             "datastore" => drop(change(&mut self.datastores, key, id, entry)?),
             "host" => drop(change(&mut self.hosts, key, id, entry)?),
             "policy" => drop(change(&mut self.policies, key, id, entry)?),
+            "placement-group" => drop(change(&mut self.placement_groups, key, id, entry)?),
             "task" => {
                 let before = change(&mut self.tasks, key, id, entry)?;
                 if let Some(operation) = before.and_then(|before| before.operation) {
@@ -179,6 +182,11 @@ impl Index {
     /// The VM with this id.
     pub fn vm(&self, id: VmId) -> Option<&Row<VmRecord>> {
         self.vms.get(&id.to_string())
+    }
+
+    /// The placement groups of a VM.
+    pub fn placement_groups_of(&self, vm: VmId) -> impl Iterator<Item = &Row<PlacementGroupRecord>> {
+        self.placement_groups.iter().filter(move |group| group.vms.contains(&vm))
     }
 
     /// The policy of a VM, if it has one.

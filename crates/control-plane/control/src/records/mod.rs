@@ -15,6 +15,7 @@
 //! | `volume/<id>` | [`VolumeRecord`]: whose it is: no volume is known twice | with `vm/` |
 //! | `datastore/<id>`, `datastore-name/<name>` | [`DatastoreRecord`], its id | wishes |
 //! | `host/<id>`, `host-name/<name>` | [`HostRecord`], its id | the start; requests that let machines join |
+//! | `placement-group/<id>`, `placement-group-name/<name>` | [`PlacementGroupRecord`], its id | wishes |
 //! | `policy/<id>`, `policy-name/<name>` | [`PolicyRecord`], its id | wishes |
 //! | `task/<id>` | [`TaskRecord`]; ids are UUIDs of version 7, so the order of keys is the order of time | wishes, tasks |
 //! | `event/<number, 20 digits>` | an [`Event`], in the transaction that made it true | everyone |
@@ -51,6 +52,7 @@ pub use hardware::{DiskRecord, DiskSealing, Hardware};
 pub use schedule::{
     CryptoperiodRecord, Deletion, MadeSnapshot, RenewalStage, RuleRecord, RuleStage, ScheduleRecord,
 };
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 pub use recipient::{DeliveryRecord, RecipientRecord};
@@ -59,6 +61,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_api::Name;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
+use strongroom_api::placement::Keep;
 use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
 use strongroom_types::{ClientId, DatastoreId, VmId, VolumeId};
@@ -218,6 +221,21 @@ pub struct PolicyRecord {
     pub rules: PolicyRules,
 }
 
+/// A placement group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementGroupRecord {
+    /// Its id.
+    pub id: Uuid,
+    /// Its name.
+    pub name: Name,
+    /// Where its VMs are placed.
+    pub keep: Keep,
+    /// Its VMs. Some may not be in the inventory any more: one that is registered again is of the
+    /// group again.
+    #[serde(default)]
+    pub vms: BTreeSet<VmId>,
+}
+
 /// A request with an `Idempotency-Key`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestRecord {
@@ -281,6 +299,7 @@ record!(VolumeRecord, "volume/", |volume| volume.volume.to_string());
 record!(DatastoreRecord, "datastore/", |datastore| datastore.id.to_string());
 record!(HostRecord, "host/", |host| host.id.to_string());
 record!(PolicyRecord, "policy/", |policy| policy.id.to_string());
+record!(PlacementGroupRecord, "placement-group/", |group| group.id.to_string());
 record!(TaskRecord, "task/", |task| task.task.id.to_string());
 record!(Event, "event/", |event| event_id(event.id));
 record!(Alarm, "alarm/", |alarm| alarm_id(alarm));
@@ -303,6 +322,7 @@ named!(VmRecord, "vm-name/");
 named!(DatastoreRecord, "datastore-name/");
 named!(HostRecord, "host-name/");
 named!(PolicyRecord, "policy-name/");
+named!(PlacementGroupRecord, "placement-group-name/");
 named!(RecipientRecord, "recipient-name/");
 
 /// The rest of an alarm's key: one for each kind and object.

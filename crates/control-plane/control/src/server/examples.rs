@@ -27,7 +27,9 @@ impl Examples {
 mod tests {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
-    use strongroom_api::{ErrorBody, alarm, datastore, event, host, key, policy, task, vm, volume};
+    use strongroom_api::{
+        ErrorBody, alarm, datastore, event, host, key, placement, policy, task, vm, volume,
+    };
 
     use super::*;
 
@@ -66,6 +68,9 @@ mod tests {
             alarm::Alarm,
             host::CreateHostToken,
             policy::ApplyPolicy,
+            placement::CreatePlacementGroup,
+            placement::SetPlacementGroup,
+            placement::PlacementGroup,
             policy::CreatePolicy,
             vm::CloneVm,
             vm::CreateSnapshot,

@@ -349,6 +349,8 @@ fn the_documents_bounds_are_the_limits() {
     bound("CreatePolicy.description maxLength", text(DESCRIPTION_MAX_BYTES));
     bound("QuiesceWithin maximum", u64::from(QUIESCE_WITHIN_MAX_S));
     bound("SetSnapshotSchedule.rules maxItems", text(SNAPSHOT_RULES_MAX));
+    bound("SetPlacementGroup.add maxItems", 64);
+    bound("SetPlacementGroup.remove maxItems", 64);
     bound("PolicyRules.snapshots maxItems", text(SNAPSHOT_RULES_MAX));
     bound("SnapshotRule.every_s minimum", u64::from(SNAPSHOT_PERIOD_MIN_S));
     bound("SnapshotRule.every_s maximum", u64::from(SNAPSHOT_PERIOD_MAX_S));

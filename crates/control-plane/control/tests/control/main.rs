@@ -13,6 +13,7 @@ mod killed;
 mod moves;
 mod on_record;
 mod placement;
+mod placement_groups;
 mod policies;
 mod quotas;
 mod recipients;

@@ -14,7 +14,7 @@ use strongroom_host::protocol::PowerState as HostPower;
 use super::placement::{host_of, maintenance, on, shared};
 use crate::support::{Site, caller, settle_down};
 
-fn to(host: &str) -> MoveToHost {
+pub fn to(host: &str) -> MoveToHost {
     MoveToHost { host: Some(host.to_owned()) }
 }
 

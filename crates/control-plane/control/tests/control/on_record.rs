@@ -164,6 +164,10 @@ fn every_operation_that_changes_something_is_on_record() {
     log.call("recipient_create", &[], &json!({ "name": "desk", "to": webhook }));
     log.call("recipient_test", &["desk"], &json!({}));
     log.call("recipient_delete", &["desk"], &json!({}));
+    let group = json!({ "name": "db", "keep": "apart" });
+    log.call("placement_group_create", &[], &group);
+    log.call("placement_group_set", &["db"], &json!({}));
+    log.call("placement_group_delete", &["db"], &json!({}));
     log.call("policy_create", &[], &json!({ "name": "sealed", "description": "", "rules": {} }));
     log.call("policy_set", &["sealed"], &json!({ "rules": { "tpm_required": true } }));
     log.call("policy_apply", &["sealed"], &json!({}));

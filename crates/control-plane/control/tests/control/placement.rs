@@ -339,6 +339,7 @@ fn a_host_whose_clock_is_off_has_an_alarm_until_it_is_right() {
     assert_eq!(alarm(Some(4_000)), None);
     let (host, message) = alarm(Some(-61_000)).unwrap();
     assert_eq!((host.as_str(), message.contains("is 61s behind")), ("host2", true), "{message}");
+    assert_eq!(alarm(Some(0)), None);
     assert!(alarm(Some(9_000)).unwrap().1.contains("ahead of the control plane's"));
     assert_eq!(alarm(Some(0)), None);
 }

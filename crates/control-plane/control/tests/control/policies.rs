@@ -211,10 +211,24 @@ fn what_no_request_ends_is_named_with_its_reason() {
     set(&control, json!({ "tpm_required": true, "disk_limits": { "iops": { "per_second": 300 } } }));
     let task = applied(&site, &control, 20);
     let error = task.error.unwrap();
-    assert!(error.message.starts_with("2 VMs of policy gold still deviate: "), "{error}");
+    assert!(error.message.starts_with("policy gold is not kept by 2 VMs: "), "{error}");
     assert!(error.message.contains("VM web1: VM web1 has no TPM"), "{error}");
     let rules = |name| -> Vec<_> { vm(&control, name).deviations.iter().map(|found| found.rule).collect() };
     assert_eq!((rules("web1"), rules("web2")), (vec![PolicyRule::Tpm], vec![PolicyRule::Tpm]));
+}
+
+#[test]
+fn a_vm_whose_task_fails_is_named_and_tried_once() {
+    let (site, control) = deviating_vms(&["web1", "web2"]);
+    set(&control, json!({ "disk_limits": { "iops": { "per_second": 300 } } }));
+    site.host.lock().disk_changes_that_fail = vec!["guest_keeps_disk"];
+    let error = applied(&site, &control, 20).error.unwrap();
+    assert!(error.message.starts_with("policy gold is not kept by 1 VM: "), "{error}");
+    assert!(site.host.lock().disk_changes_that_fail.is_empty());
+    let deviating = control.show_policy("gold").unwrap().deviating;
+    assert_eq!(deviating.len(), 1, "{deviating:?}");
+    assert!(error.message.contains(&format!("VM {}: ", deviating[0])), "{error}");
+    assert_eq!(applied(&site, &control, 21).error, None);
 }
 
 /// The control plane is killed at each moment of an application.

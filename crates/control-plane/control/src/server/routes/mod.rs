@@ -4,6 +4,7 @@ mod access;
 mod disks;
 mod events;
 mod inventory;
+mod placement_groups;
 mod recipients;
 mod server;
 mod vms;
@@ -39,6 +40,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(events::event_stream))
         .routes(routes!(events::alarm_list))
         .routes(routes!(recipients::recipient_list, recipients::recipient_create))
+        .routes(routes!(placement_groups::placement_group_list, placement_groups::placement_group_create))
         .routes(routes!(access::session_list))
         .routes(routes!(access::user_list, access::user_create))
         .routes(routes!(access::role_list, access::role_create))
@@ -88,6 +90,11 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(inventory::host_evacuate))
         .routes(routes!(inventory::policy_show, inventory::policy_set, inventory::policy_delete))
         .routes(routes!(inventory::policy_apply))
+        .routes(routes!(
+            placement_groups::placement_group_show,
+            placement_groups::placement_group_set,
+            placement_groups::placement_group_delete
+        ))
         .routes(routes!(recipients::recipient_show, recipients::recipient_delete))
         .routes(routes!(recipients::recipient_test))
         .routes(routes!(access::vm_move))
