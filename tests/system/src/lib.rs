@@ -59,8 +59,8 @@ pub use snapshot::Snapshot;
 pub use terminal::Terminal;
 pub use volume::{Exposure, Protection, Volume};
 
-/// The seed of a test that does things at random: `STRONGROOM_SEED`, or another one in each run. The
-/// test prints it.
+/// The seed of a test that does things at random: `STRONGROOM_SEED`, or another one in each run.
+/// The test prints it.
 pub fn seed() -> u64 {
     let given = std::env::var("STRONGROOM_SEED").ok().and_then(|text| text.parse().ok());
     given.unwrap_or_else(|| RandomState::new().build_hasher().finish())
