@@ -1,7 +1,8 @@
 //! Placement groups: VMs that are kept on different hosts, or near each other.
 //!
-//! A request that places a VM writes the records of its groups again, so that two at the same time
-//! do not both take the one host.
+//! A request that places a VM is conditional on the records of its groups, and a VM joins only as it
+//! was found. Two requests that place VMs on one host at the same time exclude each other by the
+//! host's record (`placement`).
 
 use strongroom_api::placement::{CreatePlacementGroup, GroupedVm, Keep, PlacementGroup, SetPlacementGroup};
 use strongroom_api::{ErrorCode, ObjectKind, Problem, Reference};
@@ -59,6 +60,7 @@ impl Control {
             let find =
                 |named: &str| index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named));
             let mut changed = PlacementGroupRecord::clone(&group.record);
+            let mut draft = self.draft();
             changed.vms.retain(|vm| index.vm(*vm).is_some());
             for left in &wish.remove {
                 changed.vms.remove(&find(left.as_str())?.id);
@@ -75,9 +77,11 @@ impl Control {
                         .next(format!("`strongroom vm move {}` moves it to another host", vm.name)));
                 }
                 changed.vms.insert(vm.id);
+                // It is written again: a request that found it in no group does not move it.
+                draft = draft.replace(vm, &vm.record);
             }
             within(changed.vms.len().saturating_sub(1), VMS_MAX, "VMs of this placement group")?;
-            Ok((view(index, &changed, |_| true), self.draft().replace(group, &changed)))
+            Ok((view(index, &changed, |_| true), draft.replace(group, &changed)))
         })
     }
 
@@ -147,12 +151,12 @@ pub(super) fn near<'index>(
     Ok(near)
 }
 
-/// Makes a transaction that places VMs conditional on their placement groups, so that requests at
-/// the same time do not both take one host.
+/// Makes a transaction that places VMs conditional on their placement groups: none has joined
+/// meanwhile.
 pub(super) fn within_groups(index: &Index, vms: &[VmRecord], draft: Draft) -> Draft {
     let is_one = |group: &&Row<PlacementGroupRecord>| vms.iter().any(|vm| group.vms.contains(&vm.id));
     let groups = index.placement_groups.iter().filter(is_one);
-    groups.fold(draft, |draft, group| draft.replace(group, &group.record))
+    groups.fold(draft, |draft, group| draft.unchanged(group))
 }
 
 /// The transaction with which a new VM is of its placement group.

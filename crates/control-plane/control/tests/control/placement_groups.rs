@@ -1,5 +1,6 @@
 //! Placement groups: which VMs are kept on different hosts, and which near each other.
 
+use std::fmt::Debug;
 use std::sync::Barrier;
 use std::thread;
 
@@ -100,6 +101,28 @@ fn a_vm_on_its_way_counts_at_both_ends() {
     set(&control, "db", &["db1"], &[]).unwrap();
 }
 
+/// Two requests at the same time, of which one makes the other wrong.
+fn one_of_two<A, B>(
+    one: impl FnOnce() -> Result<A, Problem> + Send,
+    other: impl FnOnce() -> Result<B, Problem> + Send,
+) -> (bool, bool)
+where
+    A: Send + Debug,
+    B: Send + Debug,
+{
+    let both = Barrier::new(2);
+    let (one, other) = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            both.wait();
+            other()
+        });
+        both.wait();
+        (one(), other.join().unwrap())
+    });
+    assert!(one.is_ok() != other.is_ok(), "{one:?} {other:?}");
+    (one.is_ok(), other.is_ok())
+}
+
 #[test]
 fn moves_at_the_same_time_do_not_both_take_the_host_that_is_left() {
     let (site, control) = shared(2);
@@ -109,23 +132,33 @@ fn moves_at_the_same_time_do_not_both_take_the_host_that_is_left() {
         made(&site, &control, number as u64, &wish).unwrap();
     }
     for round in 0..30 {
-        let both = Barrier::new(2);
-        let taken = thread::scope(|scope| {
-            let threads = [0, 1].map(|number| {
-                let (control, both) = (&control, &both);
-                scope.spawn(move || {
-                    both.wait();
-                    let request = caller(100 + round * 10 + number);
-                    control.move_to_host(&request, &format!("db{number}"), &to("host3"))
-                })
-            });
-            threads.map(|thread| thread.join().unwrap())
-        });
-        assert_eq!(taken.iter().filter(|taken| taken.is_ok()).count(), 1, "{taken:?}");
+        let moves = |number: u64, host: &str| {
+            control.move_to_host(&caller(100 + round * 10 + number), &format!("db{}", number % 2), &to(host))
+        };
+        let (first, _) = one_of_two(|| moves(0, "host3"), || moves(1, "host3"));
         assert!(settle_down(&site, &control));
-        let moved = usize::from(taken[1].is_ok());
-        let back = to(["host1", "host2"][moved]);
-        control.move_to_host(&caller(105 + round * 10), &format!("db{moved}"), &back).unwrap();
+        if first { moves(2, "host1") } else { moves(3, "host2") }.unwrap();
+        assert!(settle_down(&site, &control));
+    }
+}
+
+#[test]
+fn a_vm_that_moves_does_not_join_a_group_of_its_next_host() {
+    let (site, control) = shared(1);
+    group(&control, "db", "apart");
+    made(&site, &control, 1, &CreateVm { host: Some("host2".to_owned()), ..grouped("db1", "db") }).unwrap();
+    made(&site, &control, 2, &on("web1", "host1")).unwrap();
+    for round in 0..30 {
+        let request = caller(100 + round * 10);
+        let moves = || control.move_to_host(&request, "web1", &to("host2"));
+        let (moved, joined) = one_of_two(moves, || set(&control, "db", &["web1"], &[]));
+        assert!(settle_down(&site, &control));
+        if moved {
+            control.move_to_host(&caller(101 + round * 10), "web1", &to("host1")).unwrap();
+        }
+        if joined {
+            set(&control, "db", &[], &["web1"]).unwrap();
+        }
         assert!(settle_down(&site, &control));
     }
 }
