@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems attacks attack-role mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -59,7 +59,8 @@ guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_duri
   many_vms_go_on_and_off_through_the_queue a_restore_that_is_killed_leaves_a_server_that_starts \
   a_job_that_is_killed_at_random_moves_all_volumes_and_strands_none \
   whoever_is_killed_a_suspended_vm_loses_nothing_unsaid a_disk_is_encrypted_and_decrypted_whoever_is_killed \
-  snapshots_of_several_vms_are_of_one_instant_whoever_is_killed three_machines_run_each_vm_once_whatever_is_killed_or_cut_off
+  snapshots_of_several_vms_are_of_one_instant_whoever_is_killed three_machines_run_each_vm_once_whatever_is_killed_or_cut_off \
+  an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_keeps
 
 test-guests-slice: ## those of test-guests that CI runs as well; some minutes
 	scripts/install-packages test
@@ -86,6 +87,10 @@ attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of vo
 	ATTACK_ROUNDS=$(or $(ATTACK_ROUNDS),10000) ATTACK_SEED=$(or $(ATTACK_SEED),1) \
 	  cargo test --package strongroom-hostd --test datastore_fuzz -- --nocapture
 	cargo test --package strongroom-hostd --test host -- --include-ignored
+
+attack-role: ## an administrator without cryptography calls everything that the API has, about a VM with a secret; an hour. ATTACK_SECONDS=
+	scripts/install-packages test
+	STRONGROOM_ATTACK_SECONDS=$(or $(ATTACK_SECONDS),3600) cargo test -p strongroom-system-tests --test system -- --ignored --nocapture role_attacked::
 
 mutants: ## mistakes on purpose, each with the test that has to notice it, and cargo-mutants on the rooms of custody and durability; hours
 	scripts/mutants mistakes

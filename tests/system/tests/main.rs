@@ -60,6 +60,7 @@ mod reencrypts_volumes;
 mod rekeys_volumes;
 mod remote_hosts;
 mod removed_while_served;
+mod role_attacked;
 mod secrets;
 mod serves_real_clients;
 mod snapshot_figures;
@@ -100,6 +101,7 @@ mod worker_times;
 
 // What several of them use.
 mod disk_support;
+mod driven_api;
 mod install_media;
 mod key_site;
 mod kmip_client;
