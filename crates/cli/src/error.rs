@@ -274,6 +274,25 @@ pub enum CliError {
     /// An image could not be read or written.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// An image could not be fetched from its server.
+    #[error("cannot fetch {url}: {reason}")]
+    ImageNotFetched {
+        /// The image, without what may be secret of its URL.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// An image is not the one that was meant.
+    #[error(
+        "{image} is another file than that with the checksum {expected}: it was changed, or the checksum is of another \
+         one; nothing of it was used"
+    )]
+    ImageChecksum {
+        /// The image.
+        image: String,
+        /// The stated checksum.
+        expected: String,
+    },
     /// An export would overwrite a file.
     #[error("{path} exists already; choose another name, or remove it first")]
     DestinationExists {
@@ -394,6 +413,8 @@ impl CliError {
             Self::Hostd(_) => "hostd",
             Self::ControlPlane(_) => "control_plane",
             Self::Image(error) => error.code(),
+            Self::ImageNotFetched { .. } => "image_not_fetched",
+            Self::ImageChecksum { .. } => "image_checksum",
             Self::DestinationExists { .. } => "exists",
             Self::Transfer { .. } => "transfer",
             Self::Unsound(_) => "unsound",

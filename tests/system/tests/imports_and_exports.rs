@@ -19,7 +19,7 @@ const MARKER: &[u8] = b"strongroom-import-marker-9e21";
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A disk with data at both ends and in the middle, and large holes.
-fn make_disk(strongroom: &CommandLine<'_>) {
+pub fn make_disk(strongroom: &CommandLine<'_>) {
     let disk = File::create(strongroom.path("disk.raw")).unwrap();
     disk.set_len(DISK_BYTES).unwrap();
     disk.write_all_at(MARKER, 0).unwrap();

@@ -10,6 +10,7 @@ mod disk;
 mod dump;
 mod export;
 mod guest_lines;
+mod guest_socket;
 mod hardware;
 mod key;
 mod libvirt;

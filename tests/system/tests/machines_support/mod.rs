@@ -1,6 +1,7 @@
 //! Machines, each in a network namespace of its own, that are one site.
 
 use std::process::id;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -64,6 +65,12 @@ impl<'test> Machine<'test> {
         }
     }
 
+    /// Runs a shell script in its network.
+    pub fn shell(&self, script: &str) -> Finished {
+        let quoted = script.replace('\'', "'\\''");
+        self.program.run_shell(&self.script(&format!("sh -c '{quoted}'")))
+    }
+
     fn serves(&self, name: &str, arguments: &str) -> Process {
         let script = self.script(&format!("\"$STRONGROOM\" {arguments} --run \"$PWD/{}\"", self.run()));
         self.program.start_shell(name, &script)
@@ -75,10 +82,15 @@ impl<'test> Machine<'test> {
 
     /// The first machine: key server, hostd and control plane.
     pub fn starts_site(&self) -> Process {
+        self.starts_site_with("")
+    }
+
+    /// The same, with more options.
+    pub fn starts_site_with(&self, more: &str) -> Process {
         let mut serve = self.serves(
             "first",
             &format!(
-                "serve --name host1 --listen-kmip {FIRST}:5696 --listen-enrolment {FIRST}:5697 --crypto-safe advised"
+                "serve --name host1 --listen-kmip {FIRST}:5696 --listen-enrolment {FIRST}:5697 --crypto-safe advised {more}"
             ),
         );
         serve.wait_for_line("where its API is", WITHIN, |line| line.starts_with("https://"));
@@ -121,7 +133,10 @@ fn ip(arguments: &str) {
 
 impl Cable {
     pub fn lay() -> Self {
-        let ends = ["a", "b"].map(|end| format!("sr-{end}-{}", id()));
+        // The tests of this program run side by side.
+        static LAID: AtomicU32 = AtomicU32::new(0);
+        let number = LAID.fetch_add(1, Ordering::Relaxed);
+        let ends = ["a", "b"].map(|end| format!("sr-{end}-{}-{number}", id()));
         for end in &ends {
             ip(&format!("netns add {end}"));
             ip(&format!("-n {end} link set lo up"));

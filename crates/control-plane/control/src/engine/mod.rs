@@ -94,6 +94,7 @@ use self::recipients::Deliveries;
 use self::seats::{HostSeat, Seats};
 use self::standings::Standings;
 use self::statistics::Samples;
+use self::tickets::TicketsOut;
 use self::unsettled::Unsettled;
 use self::volumes::Spaces;
 use crate::courier::Courier;
@@ -132,6 +133,8 @@ pub struct Control {
     /// Carries messages to recipients; absent in a program that sends none.
     courier: OnceLock<Arc<dyn Courier>>,
     deliveries: Deliveries,
+    /// The tickets that may not have been presented yet.
+    tickets: TicketsOut,
     keys: Arc<dyn VmKeys>,
     standings: Standings,
     samples: Samples,
@@ -185,6 +188,7 @@ impl Control {
             joining: OnceLock::new(),
             courier: OnceLock::new(),
             deliveries: Deliveries::default(),
+            tickets: TicketsOut::default(),
             keys,
             standings,
             samples,
