@@ -23,6 +23,7 @@ use strongroom_keyserver::root::RootError;
 use strongroom_keyserver::state::StateError;
 use strongroom_libvirt::LibvirtError;
 use strongroom_memory::secret::SecretError;
+use strongroom_ova::OvaError;
 use strongroom_processes::ProcessesError;
 use strongroom_providers::{FailedProvider, RegistryError};
 use strongroom_ring::RingError;
@@ -293,6 +294,14 @@ pub enum CliError {
         /// The stated checksum.
         expected: String,
     },
+    /// An archive of a VM is not taken.
+    #[error("{path}: {error}")]
+    Ova {
+        /// The archive.
+        path: PathBuf,
+        /// Why not.
+        error: OvaError,
+    },
     /// An export would overwrite a file.
     #[error("{path} exists already; choose another name, or remove it first")]
     DestinationExists {
@@ -415,6 +424,7 @@ impl CliError {
             Self::Image(error) => error.code(),
             Self::ImageNotFetched { .. } => "image_not_fetched",
             Self::ImageChecksum { .. } => "image_checksum",
+            Self::Ova { .. } => "ova",
             Self::DestinationExists { .. } => "exists",
             Self::Transfer { .. } => "transfer",
             Self::Unsound(_) => "unsound",

@@ -1,5 +1,5 @@
-//! VMs on other machines are reached from the first one and from a third one, past the control plane:
-//! consoles, screens, logs, dumps, checks, exports and images, each under a ticket.
+//! VMs on other machines are reached from the first one and from a third one, past the control
+//! plane: consoles, screens, logs, dumps, checks, exports and images, each under a ticket.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

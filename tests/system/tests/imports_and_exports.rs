@@ -14,7 +14,7 @@ const KEY_ARGUMENTS: [&str; 2] = ["--key-file", "vm1.key"];
 const DISK_BYTES: u64 = (150 << 20) + 512;
 const DATA_BYTES: u64 = 9 << 20;
 /// Occurs nowhere but in the guest's data.
-const MARKER: &[u8] = b"strongroom-import-marker-9e21";
+pub const MARKER: &[u8] = b"strongroom-import-marker-9e21";
 
 const DEADLINE: Duration = Duration::from_secs(120);
 

@@ -53,6 +53,7 @@ mod moves_between_hosts;
 mod named_tests;
 mod opens_with_standard_tools;
 mod operations;
+mod ova;
 mod people;
 mod planes;
 mod provider_secrets;

@@ -131,8 +131,8 @@ pub fn host(
     })
 }
 
-/// The names for a new certificate of the API, beside those of this machine: clients on other ones know
-/// it by its address.
+/// The names for a new certificate of the API, beside those of this machine: clients on other ones
+/// know it by its address.
 fn names_of(listen: SocketAddr) -> Vec<String> {
     let ip = Some(listen.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified());
     ip.iter().map(ToString::to_string).collect()

@@ -12,22 +12,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::vm::{ImageFormat, Ticket, TicketUse};
 use strongroom_files::FileError;
 use strongroom_host::protocol::{ExportNews, GuestEnd, GuestWelcome};
-use strongroom_images::qemu_img;
+use strongroom_images::qemu_img::{self, Written};
 use strongroom_processes::Signals;
 use strongroom_streams::{Frame, FrameError, FrameReader, Pace};
 use strongroom_types::display_bytes;
 
 use super::guest_lines::{Ended, GuestLines};
 use super::guest_socket::{Guest, GuestSocket};
-use crate::api::{ApiArguments, segment};
+use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
-use crate::new_file::NewFile;
+use crate::new_file::{NewFile, unnamed_beside};
 use crate::output::Output;
 use crate::progress::Meter;
 use crate::volume::image_format::{NewFormatArgument, stop_of};
@@ -108,7 +107,7 @@ impl ExportArguments {
         let size_bytes = match socket.is_away() {
             false => {
                 let guest = socket.enter_with_file(&ticket, image.file())?;
-                let size_bytes = self.size_of(&guest)?;
+                let size_bytes = self.export().size_of(&guest)?;
                 self.follow(output, guest.stream, signals, size_bytes)?;
                 size_bytes
             }
@@ -125,11 +124,8 @@ impl ExportArguments {
         })
     }
 
-    fn size_of(&self, guest: &Guest) -> Result<u64, CliError> {
-        match guest.welcome {
-            GuestWelcome::Export { size_bytes } => Ok(size_bytes),
-            _ => Err(self.broke_off(&io::ErrorKind::InvalidData.into())),
-        }
+    fn export(&self) -> Export<'_> {
+        Export { vm: &self.vm, disk: &self.disk, destination: &self.destination }
     }
 
     /// Writes the image from the content that a host sends. Returns the disk's size.
@@ -140,23 +136,85 @@ impl ExportArguments {
         signals: &Signals,
         image: &File,
     ) -> Result<u64, CliError> {
+        match self.format {
+            NewFormatArgument::Raw => self.export().receive(output, guest, signals, image),
+            NewFormatArgument::Qcow2 | NewFormatArgument::Vmdk | NewFormatArgument::Vhdx => {
+                let raw = unnamed_beside(&self.destination)?;
+                let size_bytes = self.export().receive(output, guest, signals, &raw)?;
+                let mut meter = Meter::start(output, "converting", size_bytes);
+                let written = Written::Format(self.format.into());
+                let mut report = |bytes| meter.at(bytes);
+                qemu_img::convert(&raw, written, &self.destination, stop_of(signals), &mut report)?;
+                Ok(size_bytes)
+            }
+        }
+    }
+
+    /// Waits until all of it is written. A host whose client is gone stops.
+    fn follow(
+        &self,
+        output: &Output,
+        stream: UnixStream,
+        signals: Signals,
+        size_bytes: u64,
+    ) -> Result<(), CliError> {
+        let mut meter = Meter::start(output, "exporting", size_bytes);
+        let mut lines = GuestLines::new(stream, signals);
+        loop {
+            match lines.next() {
+                Ok(ExportNews::Copied { bytes }) => meter.at(bytes),
+                Ok(ExportNews::End(GuestEnd::Done)) => return Ok(()),
+                Ok(ExportNews::End(GuestEnd::Error(problem))) => {
+                    let (code, to) = (problem.code.clone(), self.destination.display());
+                    return Err(CliError::Api { code, message: format!("cannot export to {to}: {problem}") });
+                }
+                Err(Ended::Interrupted) => return Err(CliError::Interrupted),
+                Err(Ended::BrokeOff(error)) => return Err(self.export().broke_off(&error)),
+            }
+        }
+    }
+}
+
+/// The export of one disk.
+#[derive(Clone, Copy)]
+pub struct Export<'a> {
+    /// The VM.
+    pub vm: &'a str,
+    /// The disk.
+    pub disk: &'a Name,
+    /// What is written in the end, for errors.
+    pub destination: &'a Path,
+}
+
+impl Export<'_> {
+    /// Writes the raw content of the disk into a new, empty file. Returns the disk's size.
+    pub fn raw_into(
+        self,
+        api: &Api,
+        output: &Output,
+        signals: &Signals,
+        file: &File,
+    ) -> Result<u64, CliError> {
+        let wanted = TicketUse::Export { disk: self.disk.clone(), format: ImageFormat::Raw };
+        let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(self.vm)), &wanted)?;
+        let guest = GuestSocket::connect(&ticket)?.enter(&ticket)?;
+        self.receive(output, guest, signals, file)
+    }
+
+    /// Writes the raw content that a host sends. Returns the disk's size.
+    fn receive(self, output: &Output, guest: Guest, signals: &Signals, into: &File) -> Result<u64, CliError> {
         let size_bytes = self.size_of(&guest)?;
         let prepared = guest.stream.set_read_timeout(Some(PACE.window));
         prepared.map_err(|error| self.broke_off(&error))?;
-        match self.format {
-            NewFormatArgument::Raw => self.receive_raw(output, guest.stream, signals, image, size_bytes)?,
-            NewFormatArgument::Qcow2 | NewFormatArgument::Vmdk | NewFormatArgument::Vhdx => {
-                let raw = beside(&self.destination).map_err(|error| self.failed(error))?;
-                self.receive_raw(output, guest.stream, signals, &raw, size_bytes)?;
-                let mut meter = Meter::start(output, "converting", size_bytes);
-                let stop = stop_of(signals);
-                let format = self.format.into();
-                qemu_img::convert(&raw, format, &self.destination, size_bytes, stop, &mut |bytes| {
-                    meter.at(bytes)
-                })?;
-            }
-        }
+        self.receive_raw(output, guest.stream, signals, into, size_bytes)?;
         Ok(size_bytes)
+    }
+
+    fn size_of(&self, guest: &Guest) -> Result<u64, CliError> {
+        match guest.welcome {
+            GuestWelcome::Export { size_bytes } => Ok(size_bytes),
+            _ => Err(self.broke_off(&io::ErrorKind::InvalidData.into())),
+        }
     }
 
     fn receive_raw(
@@ -190,31 +248,7 @@ impl ExportArguments {
     }
 
     fn failed(&self, error: io::Error) -> CliError {
-        CliError::File(FileError { action: "write", path: self.destination.clone(), error })
-    }
-
-    /// Waits until all of it is written. A host whose client is gone stops.
-    fn follow(
-        &self,
-        output: &Output,
-        stream: UnixStream,
-        signals: Signals,
-        size_bytes: u64,
-    ) -> Result<(), CliError> {
-        let mut meter = Meter::start(output, "exporting", size_bytes);
-        let mut lines = GuestLines::new(stream, signals);
-        loop {
-            match lines.next() {
-                Ok(ExportNews::Copied { bytes }) => meter.at(bytes),
-                Ok(ExportNews::End(GuestEnd::Done)) => return Ok(()),
-                Ok(ExportNews::End(GuestEnd::Error(problem))) => {
-                    let (code, to) = (problem.code.clone(), self.destination.display());
-                    return Err(CliError::Api { code, message: format!("cannot export to {to}: {problem}") });
-                }
-                Err(Ended::Interrupted) => return Err(CliError::Interrupted),
-                Err(Ended::BrokeOff(error)) => return Err(self.broke_off(&error)),
-            }
-        }
+        CliError::File(FileError { action: "write", path: self.destination.to_owned(), error })
     }
 
     fn broke_off(&self, error: &io::Error) -> CliError {
@@ -224,11 +258,4 @@ impl ExportArguments {
         );
         CliError::Api { code: "broke_off".to_owned(), message }
     }
-}
-
-/// A file without a name in the directory of this one.
-fn beside(path: &Path) -> io::Result<File> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?.into())
 }

@@ -1,7 +1,8 @@
 //! The client of a host's guest socket, or of its port on another machine.
 //!
-//! Guest data goes between this process and the VM's host alone. On another machine the host is known
-//! by the digest of its certificate, which came with the ticket; the ticket is sent to no other one.
+//! Guest data goes between this process and the VM's host alone. On another machine the host is
+//! known by the digest of its certificate, which came with the ticket; the ticket is sent to no
+//! other one.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, UdpSocket};

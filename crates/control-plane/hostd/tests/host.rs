@@ -17,7 +17,8 @@ use strongroom_datastore::file::{MapForm, MapKind, MapRequest, View, describe};
 use strongroom_host::client::ClientError;
 use strongroom_host::protocol::{
     ChunksReport, DiskKey, ExtentReport, OperationKind, OperationOutcome, OperationState, PowerState,
-    READINGS_MAX, Reading, ReadingRequest, StartOptions, TicketRequest, VmSpec, VolumeQuestion, VolumeState,
+    READINGS_MAX, Reading, ReadingRequest, StartOptions, Ticket, TicketRequest, VmSpec, VolumeQuestion,
+    VolumeState,
 };
 use strongroom_types::{ChunkSize, VmId, VolumeId};
 
@@ -175,10 +176,10 @@ fn a_vm_lives() {
         let spec = Box::new(spec.clone());
         host.ticket(&spec.clone(), TicketRequest::ConsoleLog { spec, grants: Vec::new() }).unwrap()
     };
-    let is_taken = |ticket| !String::from_utf8_lossy(&host.bytes_of(ticket)).contains("bad_ticket");
-    let (void, former) = (log(), log());
+    let is_taken = |ticket: &Ticket| !String::from_utf8_lossy(&host.bytes_of(ticket)).contains("bad_ticket");
+    let (void, present, former) = (log(), log(), log());
     host.void(&void).unwrap();
-    assert!(!is_taken(&void) && is_taken(&log()));
+    assert!(!is_taken(&void) && is_taken(&present) && !is_taken(&present));
 
     // The VM starts paused, and is resumed on request.
     let paused = StartOptions { paused: true, ..StartOptions::default() };

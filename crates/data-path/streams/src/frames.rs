@@ -1,5 +1,5 @@
-//! A disk's content on its way between two machines, inside TLS: its data without its zeroes, and an
-//! end that says that nothing is missing.
+//! A disk's content on its way between two machines, inside TLS: its data without its zeroes, and
+//! an end that says that nothing is missing.
 //!
 //! ```text
 //! head      "SRDISK01", the size of the disk (8 bytes)
@@ -9,8 +9,9 @@
 //! ```
 //!
 //! Numbers are little-endian. Data comes in any order, each byte of the disk at most once, in whole
-//! sectors; what does not come is zeroes. A stream without `E` is incomplete. A reader never believes
-//! a length: a frame is at most [`FRAME_DATA_BYTES_MAX`], and all data together at most the disk.
+//! sectors; what does not come is zeroes. A stream without `E` is incomplete. A reader never
+//! believes a length: a frame is at most [`FRAME_DATA_BYTES_MAX`], and all data together at most
+//! the disk.
 
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -9,7 +9,8 @@
 //! - [`StreamWriter`] and [`StreamReader`]: a stream that is written once and has an end.
 //! - [`StreamWriter::pack_from`] and [`Unpacker`]: the content of such a stream without its zeroes.
 //! - [`Log`]: a ring with the latest output, which never ends.
-//! - [`FrameWriter`] and [`FrameReader`]: a disk's content on its way between two machines. TLS seals
+//! - [`FrameWriter`] and [`FrameReader`]: a disk's content on its way between two machines. TLS
+//!   seals
 //!   it there, and the frames say that it is whole.
 //!
 //! Promises:

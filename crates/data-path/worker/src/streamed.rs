@@ -32,8 +32,8 @@ pub enum ArrivalError {
     Transfer(#[from] TransferError),
 }
 
-/// Copies what a stream holds into a disk that reads as zeroes, and makes it durable. The progress is
-/// in bytes of data. After an error the disk has some of it.
+/// Copies what a stream holds into a disk that reads as zeroes, and makes it durable. The progress
+/// is in bytes of data. After an error the disk has some of it.
 ///
 /// # Errors
 /// [`ArrivalError`], also if the stream ends before its end.

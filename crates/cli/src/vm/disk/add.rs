@@ -45,7 +45,8 @@ pub struct AddArguments {
     #[arg(long, conflicts_with = "swap")]
     integrity: bool,
 
-    /// Image to write to the disk: a file, or an https:// URL with --sha256 or --sha512; the VM must be off
+    /// Image to write to the disk: a file, or an https:// URL with --sha256 or --sha512; the VM
+    /// must be off
     #[arg(long, conflicts_with_all = ["swap", "no_wait"])]
     image: Option<ImagePlace>,
 

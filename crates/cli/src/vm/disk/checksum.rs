@@ -24,19 +24,23 @@ pub enum Checksum {
 impl Checksum {
     /// Computes the checksum of a whole file in the same way as this one.
     pub fn of_file(&self, file: &File) -> io::Result<Self> {
-        let content = FromStart { file, at: 0 };
         match self {
-            Self::Sha256(_) => {
-                let mut digest = Sha256::default();
-                each_piece(content, |piece| digest.update(piece))?;
-                Ok(Self::Sha256(digest.finish()))
-            }
+            Self::Sha256(_) => Self::sha256_of(file).map(Self::Sha256),
             Self::Sha512(_) => {
                 let mut digest = Sha512::default();
-                each_piece(content, |piece| digest.update(piece))?;
+                each_piece(FromStart { file, at: 0 }, |piece| digest.update(piece))?;
                 Ok(Self::Sha512(digest.finish()))
             }
         }
+    }
+}
+
+impl Checksum {
+    /// SHA-256 of a whole file.
+    pub fn sha256_of(file: &File) -> io::Result<[u8; DIGEST_BYTES]> {
+        let mut digest = Sha256::default();
+        each_piece(FromStart { file, at: 0 }, |piece| digest.update(piece))?;
+        Ok(digest.finish())
     }
 }
 

@@ -5,8 +5,8 @@
 //! <home>/images/sha256-HEX.part   what has come of it; a later command goes on from there
 //! ```
 //!
-//! An image is public: it is what somebody publishes for everybody, and not guest data, so it is kept in
-//! the clear. Nothing of it is used before its checksum is that which a person has stated.
+//! An image is public: it is what somebody publishes for everybody, and not guest data, so it is
+//! kept in the clear. Nothing of it is used before its checksum is that which a person has stated.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

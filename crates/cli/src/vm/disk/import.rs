@@ -1,7 +1,7 @@
-//! `strongroom vm disk import`: writes images to disks. The control plane never sees them. The host of
-//! this machine gets an open file; it opens no path from outside. A host on another one gets the
-//! content of the disk, which is converted here, where the image is: so no copy of it in the clear is
-//! on a disk there.
+//! `strongroom vm disk import`: writes images to disks. The control plane never sees them. The host
+//! of this machine gets an open file; it opens no path from outside. A host on another one gets the
+//! content of the disk, which is converted here, where the image is: so no copy of it in the clear
+//! is on a disk there.
 
 use std::fmt;
 use std::fs::File;
@@ -65,7 +65,8 @@ pub struct ImageArguments {
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     format: FormatArgument,
 
-    /// SHA-256 of the image, as its publisher states it; required for a URL, unless there is --sha512
+    /// SHA-256 of the image, as its publisher states it; required for a URL, unless there is
+    /// --sha512
     #[arg(long, value_name = "HEX", value_parser = parse_sha256, conflicts_with = "sha512")]
     sha256: Option<Checksum>,
 
@@ -73,7 +74,8 @@ pub struct ImageArguments {
     #[arg(long, value_name = "HEX", value_parser = parse_sha512)]
     sha512: Option<Checksum>,
 
-    /// Certificate of the authority of the image's server, PEM [default: those that this machine trusts]
+    /// Certificate of the authority of the image's server, PEM [default: those that this machine
+    /// trusts]
     #[arg(long, value_name = "FILE")]
     image_ca: Option<PathBuf>,
 }
@@ -98,7 +100,8 @@ impl Upload {
         Self::examined(file, Path::new("the image"), FormatChoice::Said(Format::Raw))
     }
 
-    fn examined(file: File, name: &Path, format: FormatChoice) -> Result<Self, CliError> {
+    /// Examines an open image; `name` is for people, and to guess its format.
+    pub fn examined(file: File, name: &Path, format: FormatChoice) -> Result<Self, CliError> {
         let examined = file.try_clone().map_err(|error| failed("open", name, error))?;
         let source = ImageSource::examine(examined, name, format)?;
         Ok(Self { name: name.display().to_string(), file, source })

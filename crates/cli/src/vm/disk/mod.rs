@@ -12,7 +12,7 @@ mod seal;
 
 use clap::Subcommand;
 
-pub use self::checksum::ImagePlace;
+pub use self::checksum::{Checksum, ImagePlace};
 pub use self::import::{ImageArguments, Upload, bring, disk_name, import};
 use super::libvirt::{AttachArguments, DetachArguments};
 use super::limit::LimitDiskArguments;

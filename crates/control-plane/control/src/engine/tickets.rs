@@ -27,8 +27,8 @@ pub(super) enum MustRecord {
     Never,
 }
 
-/// The tickets that may not have been presented yet. They are forgotten with the process: a ticket lasts
-/// for less time than a restart and the change of a right.
+/// The tickets that may not have been presented yet. They are forgotten with the process: a ticket
+/// lasts for less time than a restart and the change of a right.
 #[derive(Default)]
 pub(super) struct TicketsOut(Mutex<Vec<TicketOut>>);
 
@@ -106,7 +106,8 @@ impl Control {
         })
     }
 
-    /// Ends the tickets of callers that have lost their right to them. Connections that are open stay.
+    /// Ends the tickets of callers that have lost their right to them. Connections that are open
+    /// stay.
     pub(super) fn void_tickets(&self) {
         let mut out = self.tickets.0.lock();
         if out.is_empty() {

@@ -9,13 +9,13 @@
 //! stream is the guest's console or VNC server, or a dump, or the content of a disk as frames
 //! (`strongroom-streams`).
 //!
-//! A client on the same machine may send an open file with the first byte of the line (`SCM_RIGHTS`),
-//! which is the image to read, or the one to write, in place of frames: hostd opens no path that a
-//! client names.
+//! A client on the same machine may send an open file with the first byte of the line
+//! (`SCM_RIGHTS`), which is the image to read, or the one to write, in place of frames: hostd opens
+//! no path that a client names.
 //!
 //! A client on another machine connects to the host's port ([`GuestPort`]), over TLS 1.3 with the
-//! protocol [`GUEST_PROTOCOL`] (ALPN). It shows no certificate, and knows the host by the digest that
-//! came with the ticket. What follows is the same.
+//! protocol [`GUEST_PROTOCOL`] (ALPN). It shows no certificate, and knows the host by the digest
+//! that came with the ticket. What follows is the same.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -136,9 +136,9 @@ pub enum TicketRequest {
     },
     /// Its screen, over VNC.
     Vnc,
-    /// An image for a disk: a file that comes beside the ticket, or, if none does, frames behind it,
-    /// which are raw. An [`ImportDisk`](super::OperationKind::ImportDisk) then names the ticket. File
-    /// or connection are kept for a minute until it does.
+    /// An image for a disk: a file that comes beside the ticket, or, if none does, frames behind
+    /// it, which are raw. An [`ImportDisk`](super::OperationKind::ImportDisk) then names the
+    /// ticket. File or connection are kept for a minute until it does.
     Upload {
         /// The disk.
         disk: DiskName,

@@ -1,8 +1,9 @@
 //! The guest socket: consoles, screens, dumps, disks and images, for clients that present a ticket.
 //!
-//! No guest data of a client on this machine passes through hostd: it hands the client's socket to the
-//! supervisor of the VM. For a client on another machine it does, as `port` says, and what is handed
-//! over is hostd's own end of a socket. Each connection has a thread until its line has been read.
+//! No guest data of a client on this machine passes through hostd: it hands the client's socket to
+//! the supervisor of the VM. For a client on another machine it does, as `port` says, and what is
+//! handed over is hostd's own end of a socket. Each connection has a thread until its line has been
+//! read.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;

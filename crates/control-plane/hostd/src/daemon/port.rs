@@ -5,8 +5,8 @@
 //! show none; they get what the guest socket gives, and until a ticket has been taken they are
 //! strangers. Nothing in a request decides who its sender is.
 //!
-//! hostd ends the TLS of a client with a ticket, so guest data passes through its memory in the clear.
-//! It does not look into it, and writes none of it anywhere.
+//! hostd ends the TLS of a client with a ticket, so guest data passes through its memory in the
+//! clear. It does not look into it, and writes none of it anywhere.
 
 use std::fmt::Debug;
 use std::io;
@@ -29,8 +29,8 @@ use tokio_rustls::server::TlsStream;
 use super::http::HTTP;
 use super::{Hostd, guest};
 
-/// The most connections: those of a control plane, each with one request at a time, as many of clients
-/// whose tickets have been taken, and some of strangers, who cannot exclude either.
+/// The most connections: those of a control plane, each with one request at a time, as many of
+/// clients whose tickets have been taken, and some of strangers, who cannot exclude either.
 const PLACES: Limits = Limits { strangers: 64, known: 256, of_one: 128 };
 /// Timeout of a TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
@@ -41,8 +41,8 @@ const AGE_MAX: Duration = Duration::from_secs(300);
 /// The interval of looks whether a connection's certificate is still the present one.
 const LOOKS_EVERY: Duration = Duration::from_secs(5);
 
-/// After how long without an answer of its machine a client with a ticket is gone. It may be silent for
-/// as long as it likes: a console has a person in front of it.
+/// After how long without an answer of its machine a client with a ticket is gone. It may be silent
+/// for as long as it likes: a console has a person in front of it.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 /// The interval of questions to the machine of a silent client.
 const ASKS_EVERY: Duration = Duration::from_secs(15);

@@ -67,8 +67,8 @@ impl Tickets {
         Ok((ticket, SystemTime::now() + GOOD_FOR))
     }
 
-    /// Redeems a ticket; this works once. `is_still_for` says whether the VM is what it was made for,
-    /// and `image` is what the client brings with one for an upload, which is kept.
+    /// Redeems a ticket; this works once. `is_still_for` says whether the VM is what it was made
+    /// for, and `image` is what the client brings with one for an upload, which is kept.
     ///
     /// # Errors
     /// If the ticket is not valid, or not any more.

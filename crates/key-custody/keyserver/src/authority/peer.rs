@@ -85,8 +85,8 @@ impl OwnSide<'_> {
         self.serving(|builder| builder.with_client_cert_verifier(verifier))
     }
 
-    /// The TLS of the side that listens, for strangers: they show no certificate, and know this side
-    /// by its own.
+    /// The TLS of the side that listens, for strangers: they show no certificate, and know this
+    /// side by its own.
     ///
     /// # Errors
     /// If certificate or key cannot be used.
@@ -113,8 +113,8 @@ impl OwnSide<'_> {
     }
 }
 
-/// The TLS of a client without a certificate, which speaks `protocol` with a peer that has exactly this
-/// certificate.
+/// The TLS of a client without a certificate, which speaks `protocol` with a peer that has exactly
+/// this certificate.
 ///
 /// # Errors
 /// If there is no TLS 1.3.
