@@ -8,8 +8,8 @@ use strongroom_system_tests::{CommandLine, Scratch, Serving, datastore};
 
 use super::imports_and_exports::{MARKER, make_disk};
 
-/// Reads an archive with Python alone: its files in order, their checksums against the manifest, and
-/// what the description says of the hardware.
+/// Reads an archive with Python alone: its files in order, their checksums against the manifest,
+/// and what the description says of the hardware.
 const READ: &str = r#"
 import hashlib, re, sys, tarfile, xml.etree.ElementTree as tree
 archive = tarfile.open(sys.argv[1])

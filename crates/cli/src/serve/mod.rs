@@ -419,15 +419,20 @@ impl ServeArguments {
 
     /// The addresses of this machine; settings that the key server does not have yet are those that
     /// it will get.
-    fn addresses(&self, home: &Path) -> [Address; 3] {
+    fn addresses(&self, home: &Path) -> Vec<Address> {
         let known = ServerSettings::read(&home.join("keyserver")).unwrap_or_default();
         let kmip = self.listen_kmip.unwrap_or(known.listen);
         let enrolment = self.listen_enrolment.unwrap_or(known.listen_enrolment);
+        let guests = self.listen_guests;
+        let guests = guests.map(|address| Address { address, of: "guests", option: "--listen-guests" });
         [
             Address { address: self.listen(), of: "the API", option: "--listen" },
             Address { address: kmip, of: "KMIP", option: "--listen-kmip" },
             Address { address: enrolment, of: "enrolment", option: "--listen-enrolment" },
         ]
+        .into_iter()
+        .chain(guests)
+        .collect()
     }
 
     fn keyserver(&self, home: &Path) -> Vec<OsString> {
