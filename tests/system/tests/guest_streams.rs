@@ -55,7 +55,8 @@ fn a_vm_on_another_machine_is_reached_as_one_on_this_one() {
         "vm create web2 --datastore ds2 --memory 256M --net none --disk 16M --machine pc --image disk.qcow2 {guest}"
     ));
     first.runs("vm create web0 --datastore ds1 --memory 256M --net none --disk 16M");
-    first.runs("vm create web3 --datastore ds2 --memory 256M --net none --disk 16M");
+    std::fs::write(scratch.path("user.yaml"), "#cloud-config\n").unwrap();
+    first.runs("vm create web3 --datastore ds2 --memory 256M --net none --disk 16M --user-data user.yaml");
     third.runs(&format!("vm disk import web0 disk0 disk.raw {credentials}"));
     assert_eq!(datastore::occurrences(&scratch.path("ds1"), MARKER), 0);
     assert_eq!(datastore::occurrences(&scratch.path("ds2"), MARKER), 0);
@@ -84,6 +85,15 @@ fn a_vm_on_another_machine_is_reached_as_one_on_this_one() {
         assert!(console(machine).stdout.contains("42-is-the-answer"));
     }
     assert!(third.runs(&format!("vm console web2 --history {credentials}")).contains("42-is-the-answer"));
+    // Somebody else on the host itself, who cannot use hostd's socket.
+    let by_another_user = format!(
+        "place=$(mktemp -d) && chmod 755 $place && cd $place && \
+         cp \"$STRONGROOM\" $OLDPWD/first-home/control/api.crt $OLDPWD/first-home/control/token $place && \
+         chown -R 65534 $place && setpriv --reuid=65534 --regid=65534 --clear-groups env STRONGROOM_HOME=$place/home \
+         ./strongroom vm console web2 --history --api https://{FIRST}:5690 --api-ca api.crt --api-token-file token && \
+         rm -r $place"
+    );
+    assert!(second.shell(&by_another_user).success().contains("42-is-the-answer"));
     third.runs(&format!("vm screen web2 --screenshot web2.png {credentials}"));
     assert!(std::fs::read(scratch.path("web2.png")).unwrap().starts_with(b"\x89PNG"));
     first.runs("vm dump create web2");

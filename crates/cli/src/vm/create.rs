@@ -42,7 +42,7 @@ Examples:
   strongroom vm create vault1 --memory 2G --disk 20G --integrity --image debian.qcow2
   strongroom vm create web2 --memory 2G --disk 20G --swap 2G --image debian-cloud.qcow2 --user-data user-data.yaml
   strongroom vm create new1 --memory 2G --disk 20G --cdrom /var/lib/strongroom/hostd/boot/debian.iso
-  strongroom vm create web4 --memory 2G --disk 20G --image https://example.org/debian.qcow2 --sha256 HEX
+  strongroom vm create web4 --memory 2G --disk 20G --image https://example.org/debian.qcow2 --sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
   strongroom vm create web3 --memory 2G --disk 20G --image debian.qcow2 --net bridge=br0,vlan=7
   strongroom vm create win1 --cpus 4 --memory 8G --disk 60G --image windows.qcow2 --uefi --tpm"
 )]

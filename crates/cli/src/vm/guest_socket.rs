@@ -62,11 +62,15 @@ impl Guest {
 impl GuestSocket {
     /// Connects to the host of the ticket.
     pub fn connect(ticket: &Ticket) -> Result<Self, CliError> {
-        let away = ticket.address.as_deref().filter(|address| !is_of_this_machine(address));
-        let socket = match (away, &ticket.certificate_sha256) {
-            (None, _) => Self::here(ticket)?,
-            (Some(address), Some(certificate)) => Self::there(ticket, address, certificate)?,
-            (Some(address), None) => {
+        let Some(address) = ticket.address.as_deref() else { return Self::here(ticket)?.prepared() };
+        let socket = match (is_of_this_machine(address), &ticket.certificate_sha256) {
+            (true, None) => Self::here(ticket)?,
+            // The socket is for root alone, and the port for everybody with a ticket.
+            (true, Some(certificate)) => {
+                Self::here(ticket).or_else(|_| Self::there(ticket, address, certificate))?
+            }
+            (false, Some(certificate)) => Self::there(ticket, address, certificate)?,
+            (false, None) => {
                 return Err(CliError::Usage(format!(
                     "the VM is on host {} ({address}), which takes clients of its own machine alone; run this command there, \
                      with --api, --api-ca and --api-token-file for this control plane, or upgrade the host",
@@ -74,9 +78,13 @@ impl GuestSocket {
                 )));
             }
         };
-        let prepared = socket.stream.set_read_timeout(Some(WELCOME_WITHIN));
-        prepared.map_err(|error| socket.failed(error))?;
-        Ok(socket)
+        socket.prepared()
+    }
+
+    fn prepared(self) -> Result<Self, CliError> {
+        let prepared = self.stream.set_read_timeout(Some(WELCOME_WITHIN));
+        prepared.map_err(|error| self.failed(error))?;
+        Ok(self)
     }
 
     fn here(ticket: &Ticket) -> Result<Self, CliError> {
@@ -177,4 +185,66 @@ fn hello(ticket: &Ticket) -> Result<Vec<u8>, CliError> {
         .map_err(|error| CliError::Output(error.into()))?;
     line.push(b'\n');
     Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use rustls::{ServerConfig, ServerConnection, version};
+    use strongroom_keyserver::access::CertificateSha256;
+
+    use super::*;
+
+    const TICKET: &str = "07070707070707070707070707070707";
+
+    fn ticket(address: &str, certificate: &CertificateSha256) -> Ticket {
+        Ticket {
+            ticket: TICKET.to_owned(),
+            expires_unix_seconds: 0,
+            socket: String::new(),
+            host: "host2".to_owned(),
+            address: Some(address.to_owned()),
+            certificate_sha256: Some(certificate.to_string()),
+        }
+    }
+
+    #[test]
+    fn a_host_with_another_certificate_gets_nothing() {
+        let pair = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::new(vec!["host".to_owned()]).unwrap();
+        let certificate = certificate.self_signed(&pair).unwrap().der().clone();
+        let right = CertificateSha256::of(&certificate);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&version::TLS13])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], PrivatePkcs8KeyDer::from(pair.serialize_der()).into())
+            .unwrap();
+        config.alpn_protocols = vec![GUEST_PROTOCOL.to_vec()];
+        let config = Arc::new(config);
+        for (stated, is_right) in [(right, true), (CertificateSha256::of(b"another"), false)] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let config = Arc::clone(&config);
+            let server = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut tls = ServerConnection::new(config).unwrap();
+                let mut heard = Vec::new();
+                // An end in disorder is the client's that has gone.
+                let _ = rustls::Stream::new(&mut tls, &mut stream).read_to_end(&mut heard);
+                String::from_utf8(heard).unwrap()
+            });
+            let ticket = ticket(&address, &stated);
+            let socket = GuestSocket::there(&ticket, &address, ticket.certificate_sha256.as_deref().unwrap());
+            assert_eq!(socket.is_ok(), is_right);
+            if let Ok(socket) = socket {
+                (&socket.stream).write_all(&hello(&ticket).unwrap()).unwrap();
+                socket.stream.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            assert_eq!(server.join().unwrap().contains(TICKET), is_right);
+        }
+    }
 }

@@ -40,7 +40,7 @@ use crate::volume::image_format::{FormatArgument, stop_of};
 Examples:
   strongroom vm disk import web1 disk0 debian.qcow2
   strongroom vm disk import web1 disk1 data.img --format raw
-  strongroom vm disk import web1 disk0 https://example.org/debian.qcow2 --sha256 HEX")]
+  strongroom vm disk import web1 disk0 https://example.org/debian.qcow2 --sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
 pub struct ImportArguments {
     /// Name or id of the VM
     vm: String,
