@@ -23,6 +23,7 @@ use strongroom_keyserver::root::RootError;
 use strongroom_keyserver::state::StateError;
 use strongroom_libvirt::LibvirtError;
 use strongroom_memory::secret::SecretError;
+use strongroom_ova::OvaError;
 use strongroom_processes::ProcessesError;
 use strongroom_providers::{FailedProvider, RegistryError};
 use strongroom_ring::RingError;
@@ -274,6 +275,33 @@ pub enum CliError {
     /// An image could not be read or written.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// An image could not be fetched from its server.
+    #[error("cannot fetch {url}: {reason}")]
+    ImageNotFetched {
+        /// The image, without what may be secret of its URL.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// An image is not the one that was meant.
+    #[error(
+        "{image} is another file than that with the checksum {expected}: it was changed, or the checksum is of another \
+         one; nothing of it was used"
+    )]
+    ImageChecksum {
+        /// The image.
+        image: String,
+        /// The stated checksum.
+        expected: String,
+    },
+    /// An archive of a VM is not taken.
+    #[error("{path}: {error}")]
+    Ova {
+        /// The archive.
+        path: PathBuf,
+        /// Why not.
+        error: OvaError,
+    },
     /// An export would overwrite a file.
     #[error("{path} exists already; choose another name, or remove it first")]
     DestinationExists {
@@ -394,6 +422,9 @@ impl CliError {
             Self::Hostd(_) => "hostd",
             Self::ControlPlane(_) => "control_plane",
             Self::Image(error) => error.code(),
+            Self::ImageNotFetched { .. } => "image_not_fetched",
+            Self::ImageChecksum { .. } => "image_checksum",
+            Self::Ova { .. } => "ova",
             Self::DestinationExists { .. } => "exists",
             Self::Transfer { .. } => "transfer",
             Self::Unsound(_) => "unsound",

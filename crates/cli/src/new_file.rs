@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use strongroom_files::FileError;
 
 use crate::error::CliError;
@@ -51,4 +52,17 @@ impl Drop for NewFile<'_> {
             let _ = std::fs::remove_file(self.path);
         }
     }
+}
+
+/// A new file without a name in the directory of this one. It is gone with the process.
+pub fn unnamed_beside(path: &Path) -> Result<File, CliError> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).map(File::from).map_err(|errno| {
+        CliError::File(FileError {
+            action: "make a file in",
+            path: directory.to_owned(),
+            error: errno.into(),
+        })
+    })
 }

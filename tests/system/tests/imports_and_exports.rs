@@ -14,12 +14,12 @@ const KEY_ARGUMENTS: [&str; 2] = ["--key-file", "vm1.key"];
 const DISK_BYTES: u64 = (150 << 20) + 512;
 const DATA_BYTES: u64 = 9 << 20;
 /// Occurs nowhere but in the guest's data.
-const MARKER: &[u8] = b"strongroom-import-marker-9e21";
+pub const MARKER: &[u8] = b"strongroom-import-marker-9e21";
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A disk with data at both ends and in the middle, and large holes.
-fn make_disk(strongroom: &CommandLine<'_>) {
+pub fn make_disk(strongroom: &CommandLine<'_>) {
     let disk = File::create(strongroom.path("disk.raw")).unwrap();
     disk.set_len(DISK_BYTES).unwrap();
     disk.write_all_at(MARKER, 0).unwrap();

@@ -72,11 +72,6 @@ fn a_second_machine_joins_runs_a_guest_is_cut_off_and_removed() {
     let id = vm["id"].as_str().unwrap().to_owned();
     let qemus = qemus_of(&scratch, "run", &id);
     assert_eq!(qemus.len(), 1);
-    let console = first.is_refused("vm console web1 < /dev/null");
-    assert!(
-        console.contains("is on host host2") && console.contains("run this command on that machine"),
-        "{console}"
-    );
     let removal = first.is_refused("host remove host2");
     assert!(removal.contains("host host2 has 1 VM"), "{removal}");
 

@@ -19,6 +19,51 @@ pub fn sha256(message: &[u8]) -> [u8; DIGEST_BYTES] {
     output
 }
 
+/// Length of a SHA-512 digest.
+pub const SHA512_BYTES: usize = 64;
+
+macro_rules! digest_of_pieces {
+    ($(#[$doc:meta])* $name:ident, $algorithm:expr, $bytes:expr) => {
+        $(#[$doc])*
+        pub struct $name(digest::Context);
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self(digest::Context::new($algorithm))
+            }
+        }
+
+        impl $name {
+            /// Adds the next piece of the message.
+            pub fn update(&mut self, piece: &[u8]) {
+                self.0.update(piece);
+            }
+
+            /// The digest of all pieces.
+            pub fn finish(self) -> [u8; $bytes] {
+                let mut output = [0; $bytes];
+                output.copy_from_slice(self.0.finish().as_ref());
+                output
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(concat!(stringify!($name), "(..)"))
+            }
+        }
+    };
+}
+
+digest_of_pieces! {
+    /// The SHA-256 digest of a message that comes in pieces. The intermediate state is not wiped.
+    Sha256, &digest::SHA256, DIGEST_BYTES
+}
+digest_of_pieces! {
+    /// The SHA-512 digest of a message that comes in pieces. The intermediate state is not wiped.
+    Sha512, &digest::SHA512, SHA512_BYTES
+}
+
 /// The HMAC-SHA256 tag of `message` under `key`.
 ///
 /// # Errors
@@ -52,6 +97,17 @@ fn mac_key(key: &SecretBytes) -> Result<hmac::Key, CryptoError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_digest_of_pieces_is_that_of_the_whole() {
+        let mut pieces = Sha256::default();
+        b"abc".chunks(2).for_each(|piece| pieces.update(piece));
+        assert_eq!(pieces.finish(), sha256(b"abc"));
+        // FIPS 180-4, from NIST's examples.
+        let mut pieces = Sha512::default();
+        b"abc".chunks(2).for_each(|piece| pieces.update(piece));
+        assert_eq!(pieces.finish()[..4], [0xdd, 0xaf, 0x35, 0xa1]);
+    }
 
     #[test]
     fn only_the_whole_tag_of_the_same_message_and_key_verifies() {

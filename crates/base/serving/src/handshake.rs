@@ -4,11 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use rustls::server::{Acceptor, ClientHello};
+use rustls::{ClientConfig, ServerConfig};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, client, server};
 
 /// The reasons why a TLS handshake fails.
 #[derive(Debug, Error)]
@@ -32,6 +33,24 @@ pub async fn shake_hands<Stream: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<server::TlsStream<Stream>, HandshakeError> {
     let shaken = tokio::time::timeout(within, acceptor.accept(stream)).await;
     Ok(shaken.map_err(|_| HandshakeError::Late)??)
+}
+
+/// Performs the handshake as the server, with the configuration that `choose` takes for what the
+/// client announces.
+///
+/// # Errors
+/// [`HandshakeError`], also if there is no configuration for the client.
+pub async fn shake_hands_choosing<Stream: AsyncRead + AsyncWrite + Unpin>(
+    choose: impl FnOnce(&ClientHello<'_>) -> io::Result<Arc<ServerConfig>>,
+    stream: Stream,
+    within: Duration,
+) -> Result<server::TlsStream<Stream>, HandshakeError> {
+    let shaken = async {
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let config = choose(&begun.client_hello())?;
+        begun.into_stream(config).await
+    };
+    Ok(tokio::time::timeout(within, shaken).await.map_err(|_| HandshakeError::Late)??)
 }
 
 /// Performs the handshake as a client of the server `name`.

@@ -7,6 +7,7 @@
 //! | `handshake` | TLS with a deadline, of either side (feature `tls`) |
 //! | `http` | HTTP/1.1 to an [axum] router, within limits (feature `http`) |
 //! | `outbound` | clients of other HTTPS servers: whom they trust, and where they do not go (feature `https-client`) |
+//! | `relay` | passing bytes on between two streams (feature `tls`) |
 //! | `exchange` | HTTP requests over a connection, for clients (feature `http`) |
 //!
 //! The control plane's API, the key server's enrolment and administration, its KMIP port, and
@@ -24,14 +25,18 @@ mod http;
 #[cfg(feature = "https-client")]
 mod outbound;
 mod places;
+#[cfg(feature = "tls")]
+mod relay;
 
 pub use self::connections::Connections;
 #[cfg(feature = "http")]
 pub use self::exchange::{Answered, ClientConnection, ExchangeError, ExchangeLimits, exchange};
 #[cfg(feature = "tls")]
-pub use self::handshake::{HandshakeError, shake_hands, shake_hands_with};
+pub use self::handshake::{HandshakeError, shake_hands, shake_hands_choosing, shake_hands_with};
 #[cfg(feature = "http")]
 pub use self::http::{BodyError, HttpLimits, read_body, serve_http};
 #[cfg(feature = "https-client")]
 pub use self::outbound::{NoCertificates, client_of, machine_roots, roots_of};
 pub use self::places::{Full, Limits, Place, Places, network_of};
+#[cfg(feature = "tls")]
+pub use self::relay::relay;

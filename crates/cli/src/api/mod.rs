@@ -174,6 +174,11 @@ impl ApiArguments {
         Self { plane, options: Options::None, ..Self::default() }
     }
 
+    /// This command's home.
+    pub fn home(&self) -> Result<PathBuf, CliError> {
+        self.plane.home.path()
+    }
+
     /// Reads the address, certificate and token. It sends no request.
     pub fn connect(&self) -> Result<Api, CliError> {
         let home = self.plane.home.path()?;

@@ -18,7 +18,7 @@ use strongroom_doctor::ProvidesKeys;
 use strongroom_files::FileError;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 
-use super::{NamedDatastore, parse_crypto_safe, parse_datastore};
+use super::{NamedDatastore, parse_crypto_safe, parse_datastore, parse_guests};
 use crate::error::CliError;
 use crate::keyserver::parse_address;
 
@@ -37,6 +37,7 @@ pub struct ServeConfig {
     pub run: Option<PathBuf>,
     pub listen_kmip: Option<SocketAddr>,
     pub listen_enrolment: Option<SocketAddr>,
+    pub listen_guests: Option<SocketAddr>,
     pub crypto_safe: Option<CryptoSafeRule>,
     /// Which VM provides which key provider; `doctor` cannot find this out itself.
     pub provides_keys: Vec<ProvidesKeys>,
@@ -86,6 +87,7 @@ impl ServeConfig {
             "listen" => once(&mut self.listen, value, parse_address),
             "listen-kmip" => once(&mut self.listen_kmip, value, parse_address),
             "listen-enrolment" => once(&mut self.listen_enrolment, value, parse_address),
+            "listen-guests" => once(&mut self.listen_guests, value, parse_guests),
             "name" => once(&mut self.name, value, |text| Name::new(text).map_err(text_of)),
             "run" => once(&mut self.run, value, absolute),
             "crypto-safe" => once(&mut self.crypto_safe, value, parse_crypto_safe),
@@ -98,7 +100,7 @@ impl ServeConfig {
             }
             _ => {
                 return Err(format!(
-                    "there is no setting '{name}'; there are listen, listen-kmip, listen-enrolment, name, run, datastore, crypto-safe and \
+                    "there is no setting '{name}'; there are listen, listen-kmip, listen-enrolment, listen-guests, name, run, datastore, crypto-safe and \
                      provides-keys"
                 ));
             }
@@ -150,6 +152,7 @@ mod tests {
     fn what_is_wrong_is_told_with_its_line_and_what_would_be_right() {
         for (text, line, says) in [
             ("listen = 1.2.3.4", 1, "'listen': '1.2.3.4' is no ADDRESS:PORT"),
+            ("listen-guests = 0.0.0.0:5691", 1, "clients on other machines"),
             ("listen-kmip = 1.2.3.4:0", 1, "'listen-kmip': port 0 of '1.2.3.4:0' is any port"),
             ("\n\nlisen = 1.2.3.4:5", 3, "there is no setting 'lisen'"),
             ("name = a\nname = b", 2, "said twice"),

@@ -117,6 +117,11 @@ pub struct ServeArguments {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen_enrolment: Option<SocketAddr>,
 
+    /// Address of this host's port for consoles, screens, images and dumps of its VMs on other
+    /// machines, as clients reach it, such as 10.0.0.5:5691 [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_guests)]
+    listen_guests: Option<SocketAddr>,
+
     /// Whether to refuse VMs with encrypted disks while this machine can write memory to a disk
     /// unencrypted (swap, kdump, hibernation): required or advised; saved [initially: required]
     #[arg(long, value_name = "RULE", value_parser = parse_crypto_safe)]
@@ -158,6 +163,17 @@ enum RoleArgument {
 pub struct NamedDatastore {
     name: Name,
     path: PathBuf,
+}
+
+/// The address is told to clients, so it is one.
+fn parse_guests(text: &str) -> Result<SocketAddr, String> {
+    let address = parse_address(text)?;
+    if address.ip().is_unspecified() {
+        return Err(format!(
+            "'{text}' names this machine to no clients on other machines; say one of its addresses"
+        ));
+    }
+    Ok(address)
 }
 
 fn parse_crypto_safe(text: &str) -> Result<CryptoSafeRule, String> {
@@ -257,7 +273,13 @@ impl ServeArguments {
                     }
                     None => self.host_name()?,
                 };
-                roles::host(output, log, &places, &name, self.crypto_safe, joined.as_ref())
+                let hosting = roles::Hosting {
+                    name: &name,
+                    crypto_safe: self.crypto_safe,
+                    joined: joined.as_ref(),
+                    listen_guests: self.listen_guests,
+                };
+                roles::host(output, log, &places, &hosting)
             }
             None | Some(RoleArgument::Control) if self.join.is_some() => {
                 Err(CliError::Usage("a machine joins as a host alone: add --role host".to_owned()))
@@ -292,7 +314,15 @@ impl ServeArguments {
             return Ok(ours);
         }
         let ServeConfig {
-            listen, name, mut datastores, run, listen_kmip, listen_enrolment, crypto_safe, ..
+            listen,
+            name,
+            mut datastores,
+            run,
+            listen_kmip,
+            listen_enrolment,
+            listen_guests,
+            crypto_safe,
+            provides_keys: _,
         } = ServeConfig::read(self.config.as_deref())?;
         datastores.retain(|said| ours.datastores.iter().all(|one| one.name != said.name));
         datastores.extend(ours.datastores);
@@ -303,6 +333,7 @@ impl ServeArguments {
             run: ours.run.or(run),
             listen_kmip: ours.listen_kmip.or(listen_kmip),
             listen_enrolment: ours.listen_enrolment.or(listen_enrolment),
+            listen_guests: ours.listen_guests.or(listen_guests),
             crypto_safe: ours.crypto_safe.or(crypto_safe),
             ..ours
         })
@@ -346,6 +377,9 @@ impl ServeArguments {
         if let Some(rule) = self.crypto_safe {
             arguments.extend(["--crypto-safe".into(), rule.as_str().into()]);
         }
+        if let Some(listen) = self.listen_guests {
+            arguments.extend(["--listen-guests".into(), listen.to_string().into()]);
+        }
         let hostd = RunningRole::start(role("hostd", arguments), &signals)?;
         let mut arguments = own("control");
         arguments.push("--news-on-stdin".into());
@@ -385,15 +419,20 @@ impl ServeArguments {
 
     /// The addresses of this machine; settings that the key server does not have yet are those that
     /// it will get.
-    fn addresses(&self, home: &Path) -> [Address; 3] {
+    fn addresses(&self, home: &Path) -> Vec<Address> {
         let known = ServerSettings::read(&home.join("keyserver")).unwrap_or_default();
         let kmip = self.listen_kmip.unwrap_or(known.listen);
         let enrolment = self.listen_enrolment.unwrap_or(known.listen_enrolment);
+        let guests = self.listen_guests;
+        let guests = guests.map(|address| Address { address, of: "guests", option: "--listen-guests" });
         [
             Address { address: self.listen(), of: "the API", option: "--listen" },
             Address { address: kmip, of: "KMIP", option: "--listen-kmip" },
             Address { address: enrolment, of: "enrolment", option: "--listen-enrolment" },
         ]
+        .into_iter()
+        .chain(guests)
+        .collect()
     }
 
     fn keyserver(&self, home: &Path) -> Vec<OsString> {

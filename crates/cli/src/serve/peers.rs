@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, ServerConfig};
 use strongroom_api::Name;
 use strongroom_control::host::{Host, Hostd};
 use strongroom_control::joining::{Admission, Joining};
 use strongroom_control::keys::KeyProblem;
 use strongroom_host::client::{Client, HostTls};
-use strongroom_hostd::daemon::PortTls;
-use strongroom_keyserver::access::{ClientId, Role};
+use strongroom_host::protocol::GUEST_PROTOCOL;
+use strongroom_hostd::daemon::{PortConfig, PortTls};
+use strongroom_keyserver::access::{CertificateSha256, ClientId, Role};
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
 use strongroom_keyserver::authority::peer::{ExpectedPeer, OwnSide};
@@ -69,9 +70,14 @@ impl HostTls for SitePeer<ClientConfig> {
     }
 }
 
-impl PortTls for SitePeer<ServerConfig> {
-    fn config(&self) -> io::Result<Arc<ServerConfig>> {
-        self.present(|side, expected| side.listening(expected))
+impl PortTls for SitePeer<PortConfig> {
+    fn config(&self) -> io::Result<Arc<PortConfig>> {
+        self.present(|side, expected| {
+            let certificate_sha256 = CertificateSha256::of(&side.certificate).to_string();
+            let guests = Arc::new(side.clone().listening_to_strangers(GUEST_PROTOCOL)?);
+            let control = Arc::new(side.listening(expected)?);
+            Ok(PortConfig { control, guests, certificate_sha256 })
+        })
     }
 }
 

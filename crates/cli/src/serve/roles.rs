@@ -19,8 +19,11 @@ use strongroom_host::client::Client;
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::config::HostConfig;
-use strongroom_hostd::daemon::{self, DatastoreNotes, Options, SupervisorProgram};
+use strongroom_hostd::daemon::{self, DatastoreNotes, Options, PortOptions, SupervisorProgram};
 use strongroom_jobs::datastores::KnownDatastores;
+use strongroom_keyserver::access::Role;
+use strongroom_keyserver::authority::claimed_identity;
+use strongroom_keyserver::authority::peer::ExpectedPeer;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -28,7 +31,7 @@ use super::Places;
 use super::identity::Identity;
 use super::join::Joined;
 use super::passwords::Passwords;
-use super::peers::JoiningHere;
+use super::peers::{JoiningHere, SitePeer};
 use super::upkeep::{Upkeep, UpkeepOf};
 use super::vm_keys::KeyServerKeys;
 use crate::api::write_address;
@@ -63,15 +66,26 @@ impl DatastoreNotes for NotedInHome {
     }
 }
 
+/// What hostd is to be.
+pub struct Hosting<'a> {
+    /// The host's name.
+    pub name: &'a Name,
+    /// The rule for encrypted VMs, if it is to be another one.
+    pub crypto_safe: Option<CryptoSafeRule>,
+    /// The site that the machine has joined.
+    pub joined: Option<&'a Joined>,
+    /// The port for clients on other machines, on a machine that has joined none.
+    pub listen_guests: Option<SocketAddr>,
+}
+
 /// Runs hostd until a signal arrives.
 pub fn host(
     output: &Output,
     log: &[OsString],
     places: &Places,
-    name: &Name,
-    crypto_safe: Option<CryptoSafeRule>,
-    joined: Option<&Joined>,
+    hosting: &Hosting<'_>,
 ) -> Result<(), CliError> {
+    let Hosting { name, crypto_safe, joined, listen_guests } = *hosting;
     let used = |error| {
         CliError::File(FileError { action: "use the configuration in", path: places.hostd.clone(), error })
     };
@@ -92,7 +106,11 @@ pub fn host(
         run: places.run.clone(),
         supervisor: SupervisorProgram { path, arguments },
         notes: Arc::new(NotedInHome(KnownDatastores::of_home(&places.home))),
-        port: joined.map(|joined| joined.port(&places.hostd)).transpose()?,
+        port: match (joined, listen_guests) {
+            (Some(joined), _) => Some(joined.port(&places.hostd)?),
+            (None, Some(listen)) => Some(own_port(places, name, listen)?),
+            (None, None) => None,
+        },
     };
     if let Some(joined) = joined {
         joined.keep_renewed(&places.hostd)?;
@@ -111,6 +129,24 @@ pub fn host(
         });
         daemon::run(options, told).await.map_err(CliError::Hostd)
     })
+}
+
+/// The names for a new certificate of the API, beside those of this machine: clients on other ones
+/// know it by its address.
+fn names_of(listen: SocketAddr) -> Vec<String> {
+    let ip = Some(listen.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified());
+    ip.iter().map(ToString::to_string).collect()
+}
+
+/// The port of the host that is the control plane's own machine, and so serves clients with tickets
+/// alone; the control plane uses the socket.
+fn own_port(places: &Places, name: &Name, listen: SocketAddr) -> Result<PortOptions, CliError> {
+    let control = Identity::control(&places.control)?.files().read_certificate()?;
+    let control = claimed_identity(&control)
+        .ok_or_else(|| CliError::Usage("the control plane's certificate names no client".to_owned()))?;
+    let expected = ExpectedPeer { role: Role::Control, client: control.client };
+    let files = Identity::host(name.as_str(), &places.hostd)?.files();
+    Ok(PortOptions { listen, tls: Arc::new(SitePeer::new(files, expected)) })
 }
 
 #[derive(Serialize)]
@@ -148,7 +184,7 @@ pub fn control(
         let config = ControlConfig {
             directory: places.control.clone(),
             listen,
-            certificate_names: Vec::new(),
+            certificate_names: names_of(listen),
             hosts: vec![(name.clone(), hostd)],
             joining: Some(Arc::new(joining)),
             courier: Some(Arc::new(couriers)),

@@ -13,8 +13,8 @@ use strongroom_datastore::file::CheckReport;
 use strongroom_host::protocol::{CheckEnd, CheckNews, GuestWelcome};
 use strongroom_processes::Signals;
 
-use super::console::GuestSocket;
 use super::guest_lines::{Ended, GuestLines};
+use super::guest_socket::{Guest, GuestSocket};
 use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
@@ -110,7 +110,7 @@ impl CheckArguments {
         let wanted = TicketUse::Check { disk: disk.clone(), data: self.data };
         let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(&self.vm)), &wanted)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
-        let (stream, welcome) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
+        let Guest { stream, welcome, .. } = GuestSocket::connect(&ticket)?.enter(&ticket)?;
         let GuestWelcome::Check { size_bytes } = welcome else {
             return Err(self.broke_off(disk, &io::ErrorKind::InvalidData.into()));
         };

@@ -1,7 +1,6 @@
 //! `strongroom vm create`.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
@@ -13,7 +12,7 @@ use strongroom_api::{Name, Reference};
 use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
 
-use super::disk::{ImageArguments, Upload, bring};
+use super::disk::{ImageArguments, ImagePlace, Upload, bring};
 use super::hardware::{self, Line};
 use super::options::{
     BootArguments, MachineArgument, NetworkArguments, RestartArgument, cpus, frontend, parse_cdrom,
@@ -43,6 +42,7 @@ Examples:
   strongroom vm create vault1 --memory 2G --disk 20G --integrity --image debian.qcow2
   strongroom vm create web2 --memory 2G --disk 20G --swap 2G --image debian-cloud.qcow2 --user-data user-data.yaml
   strongroom vm create new1 --memory 2G --disk 20G --cdrom /var/lib/strongroom/hostd/boot/debian.iso
+  strongroom vm create web4 --memory 2G --disk 20G --image https://example.org/debian.qcow2 --sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
   strongroom vm create web3 --memory 2G --disk 20G --image debian.qcow2 --net bridge=br0,vlan=7
   strongroom vm create win1 --cpus 4 --memory 8G --disk 60G --image windows.qcow2 --uefi --tpm"
 )]
@@ -72,9 +72,9 @@ pub struct CreateArguments {
     #[arg(long = "swap", value_name = "SIZE", value_parser = parse_disk, requires = "disks")]
     swaps: Vec<VolumeSize>,
 
-    /// Image to write to the first disk
-    #[arg(long, value_name = "FILE", requires = "disks")]
-    image: Option<PathBuf>,
+    /// Image to write to the first disk: a file, or an https:// URL with --sha256 or --sha512
+    #[arg(long, requires = "disks")]
+    image: Option<ImagePlace>,
 
     #[command(flatten)]
     format: ImageArguments,
@@ -182,7 +182,11 @@ impl CreateArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         // Check the image before the VM is made.
-        let image = self.image.as_ref().map(|path| Upload::open(path, self.format)).transpose()?;
+        let image = self
+            .image
+            .as_ref()
+            .map(|place| Upload::open(output, &self.api, place, &self.format))
+            .transpose()?;
         let seed = self.seed.read()?;
         if (image.is_some() || seed.is_some()) && self.wait.no_wait {
             return Err(CliError::Usage(
@@ -205,12 +209,15 @@ impl CreateArguments {
         let vm = format!("/v1/vms/{}", segment(name));
         // The VM is made only with them: even if this process ends, the VM has its image or does
         // not exist.
-        let mut bring = |disk: &Name| match (&image, &seed) {
-            (_, Some(seed)) if disk.as_str() == SEED_DISK => {
-                bring(&api, name, disk, &seed.image(&api.get(&vm)?)?)
+        let mut bring = |disk: &Name| {
+            let none = || CliError::Usage(format!("nobody has an image for {disk}"));
+            let signals = signals.as_ref().ok_or_else(none)?;
+            let send = |image: &Upload| bring(&api, output, signals, name, disk, image);
+            match (&image, &seed) {
+                (_, Some(seed)) if disk.as_str() == SEED_DISK => send(&seed.image(&api.get(&vm)?)?),
+                (Some(image), _) => send(image),
+                _ => Err(none()),
             }
-            (Some(image), _) => bring(&api, name, disk, image),
-            _ => Err(CliError::Usage(format!("nobody has an image for {disk}"))),
         };
         follow_with_images(&api, output, "creating", task, signals.as_ref(), &mut bring)?;
         let made: VmView = api.get(&vm)?;

@@ -17,7 +17,7 @@ use strongroom_streams::{Unpacked, Unpacker};
 use strongroom_types::display_bytes;
 use zeroize::Zeroizing;
 
-use super::console::GuestSocket;
+use super::guest_socket::{Guest, GuestSocket};
 use super::remove::is_meant;
 use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
@@ -274,7 +274,7 @@ impl OpenArguments {
         let path = format!("/v1/vms/{}/tickets", segment(&self.vm));
         let ticket: Ticket = api.post_for(&path, &TicketUse::Dump { number: self.number })?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
-        let (stream, welcome) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
+        let Guest { stream, welcome, .. } = GuestSocket::connect(&ticket)?.enter(&ticket)?;
         let GuestWelcome::Dump(dump) = welcome else {
             return Err(self.broke_off(io::ErrorKind::InvalidData.into()));
         };

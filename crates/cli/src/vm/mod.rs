@@ -10,6 +10,7 @@ mod disk;
 mod dump;
 mod export;
 mod guest_lines;
+mod guest_socket;
 mod hardware;
 mod key;
 mod libvirt;
@@ -17,6 +18,7 @@ mod limit;
 mod list;
 mod move_host;
 mod options;
+mod ova;
 mod power;
 mod quiesce;
 mod remove;
@@ -86,6 +88,10 @@ pub enum VmCommand {
     Check(check::CheckArguments),
     /// Export a disk of a VM that is off to an unencrypted image
     Export(export::ExportArguments),
+    /// Export a VM that is off to an unencrypted OVA, for other hypervisors
+    ExportOva(ova::ExportOvaArguments),
+    /// Create a VM from an OVA of another hypervisor
+    Import(Box<ova::ImportOvaArguments>),
     /// Change the configuration of a VM that is off
     Set(set::SetArguments),
     /// Limit how fast the requests of all disks of a VM together are carried out
@@ -130,6 +136,8 @@ impl VmCommand {
             Self::Move(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
+            Self::ExportOva(arguments) => arguments.run(output),
+            Self::Import(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),
             Self::Limit(arguments) => arguments.run(output),
             Self::Disk(command) => command.run(output),

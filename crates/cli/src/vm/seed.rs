@@ -13,7 +13,6 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use strongroom_api::vm::VmView;
 use strongroom_files::FileError;
-use strongroom_types::VolumeSize;
 use zeroize::Zeroizing;
 
 use super::disk::{Upload, disk_name, import};
@@ -132,8 +131,7 @@ impl Seed {
         let meta_data = format!("instance-id: {id}\nlocal-hostname: {name}\n");
         let made = |error| CliError::File(FileError { action: "make in memory", path: "seed".into(), error });
         let disk = self.disk(meta_data.as_bytes()).map_err(made)?;
-        let size = VolumeSize::new(DISK_BYTES).map_err(|error| made(std::io::Error::other(error)))?;
-        Ok(Upload::raw(disk, size))
+        Upload::raw(disk)
     }
 
     /// A disk with a FAT file system in memory, in a file without a name.

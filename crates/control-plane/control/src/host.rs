@@ -8,7 +8,7 @@ use strongroom_host::client::{Client, ClientError};
 use strongroom_host::protocol::{
     Changes, Datastore, DatastoreRequest, DiskName, Host as HostState, JudgeRequest, Judgement, ObservedVm,
     ObservedVms, Operation, OperationId, OperationRequest, Problem, Readings, ReadingsRequest, Term, Ticket,
-    TicketRequest, VmSpec, VmStatistics,
+    TicketId, TicketRequest, VmSpec, VmStatistics,
 };
 use strongroom_types::{VmId, VolumeId};
 use tokio::sync::watch;
@@ -71,6 +71,9 @@ pub trait Host: Send + Sync {
 
     /// Requests a ticket.
     fn ticket(&self, vm: VmId, request: &TicketRequest) -> Result<Ticket, HostError>;
+
+    /// Ends a ticket that nobody has presented.
+    fn void_ticket(&self, ticket: &TicketId) -> Result<(), HostError>;
 
     /// Waits for the changes after number `after`; `None` after [`end_changes`](Self::end_changes).
     fn changes(&self, after: u64, wait: Duration) -> Result<Option<Changes>, HostError>;
@@ -185,6 +188,10 @@ impl Host for Hostd {
 
     fn ticket(&self, vm: VmId, request: &TicketRequest) -> Result<Ticket, HostError> {
         self.wait(self.client.ticket(vm, request))
+    }
+
+    fn void_ticket(&self, ticket: &TicketId) -> Result<(), HostError> {
+        self.wait(self.client.void_ticket(ticket))
     }
 
     fn changes(&self, after: u64, wait: Duration) -> Result<Option<Changes>, HostError> {

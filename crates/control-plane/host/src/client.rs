@@ -31,8 +31,8 @@ use crate::protocol::{
     ANSWER_BYTES_MAX, CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, DiskName, FORMAT_HEADER,
     FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, Host, JudgeRequest, Judgement, ObservedVm,
     ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, Reading, ReadingRequest,
-    Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketRequest, VM_READINGS_MAX, VmReadings,
-    VmReadingsRequest, VmSpec, VmStatistics, VolumeQuestion,
+    Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketId, TicketRequest, VM_READINGS_MAX,
+    VmReadings, VmReadingsRequest, VmSpec, VmStatistics, VoidTicket, VolumeQuestion,
 };
 
 /// Timeout of ordinary requests. hostd never waits for a key server or a disk before it answers
@@ -294,6 +294,12 @@ impl Client {
     /// Requests a ticket.
     pub async fn ticket(&self, vm: VmId, request: &TicketRequest) -> Result<Ticket, ClientError> {
         self.send(Method::POST, &format!("/v1/vms/{vm}/tickets"), Some(request), ANSWERS_WITHIN).await
+    }
+
+    /// Ends a ticket that nobody has presented.
+    pub async fn void_ticket(&self, ticket: &TicketId) -> Result<(), ClientError> {
+        let request = VoidTicket { ticket: ticket.clone() };
+        self.send(Method::POST, "/v1/tickets/void", Some(&request), ANSWERS_WITHIN).await
     }
 
     /// Returns the changes after number `after`: at once if there are some, otherwise as soon as

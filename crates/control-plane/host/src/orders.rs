@@ -52,7 +52,7 @@ pub enum Task {
     },
     /// Replaces the configuration of an existing VM, makes its new volumes, and exits.
     Configure(Box<VmSpec>),
-    /// Fills a volume with an image, and exits.
+    /// Fills a volume with an image, which comes with the packet, and exits.
     Import {
         /// The VM.
         spec: Box<VmSpec>,
@@ -60,6 +60,9 @@ pub enum Task {
         disk: DiskName,
         /// The image's format.
         format: ImageFormat,
+        /// What came: hostd of the former version sends files alone.
+        #[serde(default)]
+        brought: Brought,
     },
     /// Moves the volumes of a VM that is off to the next key, and exits.
     Rekey(Box<VmSpec>),
@@ -92,8 +95,8 @@ pub enum Task {
         /// Checks its blocks as well as its descriptor and files.
         reads_blocks: bool,
     },
-    /// Copies a disk of a VM that is off into a client's file, and exits. The client's socket and
-    /// the file come with the packet, in this order.
+    /// Copies a disk of a VM that is off, and exits. The client's socket and the file to write come
+    /// with the packet, in this order; without a file, the socket gets frames.
     Export {
         /// The VM.
         spec: Box<VmSpec>,
@@ -112,6 +115,17 @@ pub enum Task {
         /// The dump's number.
         number: u32,
     },
+}
+
+/// How an image comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Brought {
+    /// As an open file.
+    #[default]
+    File,
+    /// As frames, over a socket.
+    Frames,
 }
 
 /// The task of a job's hand.

@@ -17,7 +17,8 @@ use strongroom_datastore::file::{MapForm, MapKind, MapRequest, View, describe};
 use strongroom_host::client::ClientError;
 use strongroom_host::protocol::{
     ChunksReport, DiskKey, ExtentReport, OperationKind, OperationOutcome, OperationState, PowerState,
-    READINGS_MAX, Reading, ReadingRequest, StartOptions, TicketRequest, VmSpec, VolumeQuestion, VolumeState,
+    READINGS_MAX, Reading, ReadingRequest, StartOptions, Ticket, TicketRequest, VmSpec, VolumeQuestion,
+    VolumeState,
 };
 use strongroom_types::{ChunkSize, VmId, VolumeId};
 
@@ -170,11 +171,22 @@ fn a_vm_lives() {
     assert_eq!(host.refused(&spec, 1, start(1).1).code, "generation_used");
     assert!(matches!(host.ticket(&spec, TicketRequest::Vnc), Err(ClientError::Refused { .. })));
 
+    // A ticket ends with the start of the VM that it was made for, and when it is made void.
+    let log = || {
+        let spec = Box::new(spec.clone());
+        host.ticket(&spec.clone(), TicketRequest::ConsoleLog { spec, grants: Vec::new() }).unwrap()
+    };
+    let is_taken = |ticket: &Ticket| !String::from_utf8_lossy(&host.bytes_of(ticket)).contains("bad_ticket");
+    let (void, present, former) = (log(), log(), log());
+    host.void(&void).unwrap();
+    assert!(!is_taken(&void) && is_taken(&present) && !is_taken(&present));
+
     // The VM starts paused, and is resumed on request.
     let paused = StartOptions { paused: true, ..StartOptions::default() };
     done((2, OperationKind::Start { spec: Box::new(spec.clone()), how: paused }));
     let standing = host.await_vm(&spec, |vm| vm.power == PowerState::Paused);
     assert_eq!(standing.reason.unwrap().code, "paused_by_request");
+    assert!(!is_taken(&former));
     done((2, OperationKind::Resume));
     host.await_vm(&spec, |vm| vm.power == PowerState::Running);
     // This guest ignores the power button, so it is stopped by force in the end.

@@ -1,4 +1,4 @@
-//! Copies a disk of a VM that is off into a file that a client has opened.
+//! Copies a disk of a VM that is off for a client: into a file that it has opened, or as frames.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,9 @@ use strongroom_host::protocol::{
 };
 use strongroom_images::{ImageError, Stop};
 use strongroom_io::{Disk as Stage, Plain};
+use strongroom_streams::FrameWriter;
 use strongroom_types::SnapshotId;
+use strongroom_worker::streamed::export_stream;
 use strongroom_worker::{Progress, TransferError, assemble, export_file};
 
 use crate::guest_client::GuestClient;
@@ -111,6 +113,22 @@ impl ExportedDisk {
             error => Problem::new("export", format!("{} cannot be read: {error}", self.path.display())),
         }
     }
+}
+
+/// Sends the disk's content to a client, after a welcome: frames to their end, or to the error.
+pub fn send(client: &GuestClient, disk: &ExportedDisk) {
+    let size_bytes = disk.stage.limits().size_bytes;
+    let begun = client.say(&GuestWelcome::Export { size_bytes });
+    let begun = begun.and_then(|()| FrameWriter::begin(client.content()?, size_bytes));
+    // The client is gone.
+    let Ok(mut frames) = begun else { return };
+    let mut progress = Progress { stop: client.stop().flag, report: &mut |_| {} };
+    // A client that is gone, or has had enough, is no error of the disk.
+    let _ = match export_stream(&*disk.stage, &mut frames, &mut progress) {
+        Ok(()) => frames.finish().map(drop),
+        Err(TransferError::File(_)) => Ok(()),
+        Err(error) => frames.fail(disk.failed(error).to_string().as_bytes()),
+    };
 }
 
 fn no_space() -> Problem {

@@ -15,6 +15,9 @@ use strongroom_images::Stop;
 /// The interval between progress reports.
 pub const TELLS_EVERY: Duration = Duration::from_millis(500);
 
+/// How long a client may take to read content.
+pub const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+
 /// The client of a job. The job stops when the client disconnects.
 pub struct GuestClient {
     stream: UnixStream,
@@ -54,6 +57,17 @@ impl GuestClient {
             self.gone.store(true, Ordering::Relaxed);
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         }
+    }
+
+    /// The stream for content that comes behind the welcome. A client that reads nothing of it for
+    /// [`TAKEN_WITHIN`] is gone.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn content(&self) -> io::Result<UnixStream> {
+        let stream = self.stream.try_clone()?;
+        stream.set_write_timeout(Some(TAKEN_WITHIN))?;
+        Ok(stream)
     }
 
     /// Stops the job when the client disconnects.

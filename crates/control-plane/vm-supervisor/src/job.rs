@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,7 @@ use strongroom_datastore::file::{
     create as make_volume, delete, open, rename,
 };
 use strongroom_host::attestation::Attested;
-use strongroom_host::orders::{JobRequest, Report, Task, Way};
+use strongroom_host::orders::{Brought, JobRequest, Report, Task, Way};
 use strongroom_host::protocol::{
     CloneSource, Disk, DiskChange, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume,
     Problem, Progress, ProgressUnit, SnapshotChange, VmSpec, VolumeFacts,
@@ -27,9 +28,12 @@ use strongroom_host::volume_facts::{facts, facts_in};
 use strongroom_host::wire::Wire;
 use strongroom_hypervisor::firmware::Ovmf;
 use strongroom_images::{Format, FormatChoice, ImageError, ImageSource, Stop};
+use strongroom_io::IoError;
 use strongroom_keys::{Kek, KeyError, ProviderKey};
-use strongroom_types::VolumeSize;
-use strongroom_worker::assemble_destaged;
+use strongroom_streams::{FrameError, FrameReader, Pace};
+use strongroom_types::{VolumeSize, display_bytes};
+use strongroom_worker::streamed::{ArrivalError, import_stream};
+use strongroom_worker::{Progress as Transferred, TransferError, assemble_destaged};
 
 use crate::attestation::{is_tag, tag};
 use crate::check::DiskCheck;
@@ -47,6 +51,8 @@ use crate::{console_log, disks, dump, export, own_volume, vtpm, walls};
 
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// The least speed of a client that sends an image, and with it takes the place of an operation.
+const IMAGE_PACE: Pace = Pace { least_bytes: 64 << 10, window: Duration::from_secs(60) };
 /// The suffix of the name of a volume that is being filled.
 const IMPORTING: &str = ".importing";
 
@@ -98,7 +104,12 @@ pub fn run(
     match &task {
         Task::Create { spec, from } => job.create(spec, from.as_deref()),
         Task::Configure(spec) => job.configure(spec),
-        Task::Import { spec, disk, format } => job.import(spec, disk, *format),
+        Task::Import { spec, disk, format, brought: Brought::File } => {
+            job.import(spec, disk, |job, wanted| job.image(*format, wanted))
+        }
+        Task::Import { spec, disk, format, brought: Brought::Frames } => {
+            job.import(spec, disk, |job, wanted| job.frames(*format, spec, wanted))
+        }
         Task::Rekey(spec) => job.move_to_other_key(spec),
         Task::Reencrypt(spec) => job.reencrypt(spec),
         Task::ChangeDisk { spec, change } => job.change_disk(spec, change),
@@ -214,30 +225,50 @@ impl Job<'_> {
         Ok(made)
     }
 
-    /// Fills a disk with an image. The new volume is filled under a temporary name, so that the old
-    /// content stays until the image is complete.
-    fn import(
-        self,
-        spec: &VmSpec,
-        disk: &DiskName,
-        format: ImageFormat,
-    ) -> Result<Vec<VolumeFacts>, Problem> {
-        let Self { home, grants, files, wire, .. } = self;
-        let no_disk =
-            || Problem::new("no_such_disk", format!("VM {} has no disk {disk} that keeps data", spec.name));
-        let mut wanted = fillable(spec, disk).ok_or_else(no_disk)?;
-        let image = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no image came"))?;
+    /// The image that came as a file.
+    fn image(&mut self, format: ImageFormat, wanted: &Disk) -> Result<Content, Problem> {
+        let image = self.files.pop().ok_or_else(|| Problem::new("no_file", "no image came"))?;
         let image = File::from(image);
         let handed = image.try_clone().map_err(Problem::system)?;
         let image = examine(image, format)?;
         if image.size() > wanted.size_bytes {
-            let message =
-                format!("the image's disk has {}, and disk {disk} has {}", image.size(), wanted.size_bytes);
-            return Err(Problem::new("image_too_large", message).with_next_step("make the disk larger"));
+            return Err(too_large(image.size().bytes(), wanted));
         }
         let format = image_format(image.format());
-        let converter = Converter::for_image(home, &handed, format, wanted.size_bytes, Way::Import)?;
-        confine(home, vec![spec.directory()])?;
+        let converter = Converter::for_image(self.home, &handed, format, wanted.size_bytes, Way::Import)?;
+        Ok(Content::Image { image, converter })
+    }
+
+    /// The image that comes as frames. Nothing of it is read by a process with rights.
+    fn frames(&mut self, format: ImageFormat, spec: &VmSpec, wanted: &Disk) -> Result<Content, Problem> {
+        if format != ImageFormat::Raw {
+            return Err(Problem::new("bad_request", "an image that comes without a file is raw"));
+        }
+        confine(self.home, vec![spec.directory()])?;
+        let client = UnixStream::from(only_socket(std::mem::take(&mut self.files))?);
+        let prepared =
+            client.set_nonblocking(false).and_then(|()| client.set_read_timeout(Some(IMAGE_PACE.window)));
+        prepared.map_err(Problem::system)?;
+        let frames = FrameReader::begin(client, wanted.size_bytes.bytes(), IMAGE_PACE);
+        frames.map(Content::Frames).map_err(|error| not_arrived(error, wanted))
+    }
+
+    /// Fills a disk with an image. The new volume is filled under a temporary name, so that the old
+    /// content stays until the image is complete.
+    fn import(
+        mut self,
+        spec: &VmSpec,
+        disk: &DiskName,
+        content: impl FnOnce(&mut Self, &Disk) -> Result<Content, Problem>,
+    ) -> Result<Vec<VolumeFacts>, Problem> {
+        let no_disk =
+            || Problem::new("no_such_disk", format!("VM {} has no disk {disk} that keeps data", spec.name));
+        let mut wanted = fillable(spec, disk).ok_or_else(no_disk)?;
+        let content = content(&mut self, &wanted)?;
+        let Self { home, grants, wire, .. } = self;
+        if let Content::Image { .. } = &content {
+            confine(home, vec![spec.directory()])?;
+        }
         VmRecord::read_of(&spec.directory(), spec.id)?.snapshots.check_unneeded(disk)?;
         let place = spec.volume_path(disk);
         let staged = staged_path(&place);
@@ -246,7 +277,7 @@ impl Job<'_> {
         }
         let mut makers = Makers::new(home, grants, spec)?;
         makers.make(&staged, &mut wanted)?;
-        let filled = makers.fill(&staged, &wanted, &image, converter, wire);
+        let filled = makers.fill(&staged, &wanted, content, wire);
         if let Err(problem) = filled {
             let _ = delete(&staged, LOCK_WAIT);
             return Err(problem);
@@ -327,7 +358,7 @@ impl Job<'_> {
         Ok(Vec::new())
     }
 
-    /// Copies a disk into a client's file. As with a dump, only its volume is locked meanwhile.
+    /// Copies a disk for a client. As with a dump, only its volume is locked meanwhile.
     fn export_disk(
         self,
         spec: &VmSpec,
@@ -336,13 +367,17 @@ impl Job<'_> {
     ) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, files, lock, .. } = self;
         let mut files = files.into_iter();
-        let (Some(client), Some(file)) = (files.next(), files.next()) else {
-            return Err(Problem::new("no_file", "no socket came, or no file to write to"));
-        };
+        let client = files.next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
         if format == ImageFormat::Auto {
             return Err(Problem::new("bad_request", "an image is written in a format that is said"));
         }
-        let file = File::from(file);
+        let Some(file) = files.next().map(File::from) else {
+            confine(home, vec![spec.directory()])?;
+            let opened = ExportedDisk::open(spec, disk, &*granted(home, grants, spec)?)?;
+            drop(lock);
+            export::send(&GuestClient::new(client.into())?, &opened);
+            return Ok(Vec::new());
+        };
         let size_bytes = export::data_disk(spec, disk)?.size_bytes;
         let converter = Converter::for_image(home, &file, format, size_bytes, Way::Export)?;
         // A raw image is written with direct I/O, for which the file is opened once more.
@@ -549,22 +584,15 @@ impl Makers {
         })
     }
 
-    fn fill(
-        &mut self,
-        path: &Path,
-        disk: &Disk,
-        image: &ImageSource,
-        converter: Option<Converter>,
-        wire: &Wire,
-    ) -> Result<(), Problem> {
-        let protection = self.protection(disk)?;
+    fn fill(&mut self, path: &Path, wanted: &Disk, content: Content, wire: &Wire) -> Result<(), Problem> {
+        let protection = self.protection(wanted)?;
         let options =
             OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation: 0 };
         let volume = open(path, &options)?;
         let disk = assemble_destaged(volume).map_err(|error| Problem::new("import", error.to_string()))?;
         let (flag, wake) =
             (AtomicBool::new(false), eventfd(0, EventfdFlags::CLOEXEC).map_err(Problem::system)?);
-        let (total, mut told) = (image.size().bytes(), None::<Instant>);
+        let (total, mut told) = (content.size_bytes(), None::<Instant>);
         let mut report = |done| {
             if told.is_some_and(|told| told.elapsed() < TELLS_EVERY) {
                 return;
@@ -578,9 +606,59 @@ impl Makers {
             }
         };
         let stop = Stop { flag: &flag, wake: wake.as_fd() };
-        match converter {
-            Some(converter) => converter.copy(disk, stop, &mut report),
-            None => image.copy_into(disk, stop, &mut report).map_err(image_problem),
+        match content {
+            Content::Image { converter: Some(converter), .. } => converter.copy(disk, stop, &mut report),
+            Content::Image { image, converter: None } => {
+                image.copy_into(disk, stop, &mut report).map_err(image_problem)
+            }
+            Content::Frames(mut frames) => {
+                let mut progress = Transferred { stop: stop.flag, report: &mut report };
+                import_stream(&mut frames, &*disk, &mut progress).map_err(|error| match error {
+                    ArrivalError::Stream(error) => not_arrived(error, wanted),
+                    ArrivalError::Sender(reason) => Problem::new("image_incomplete", reason),
+                    ArrivalError::Transfer(TransferError::Volume(IoError::NoSpace)) => {
+                        image_problem(ImageError::NoSpace)
+                    }
+                    ArrivalError::Transfer(error) => image_problem(ImageError::Disk(error)),
+                })
+            }
+        }
+    }
+}
+
+/// What a disk is filled with.
+enum Content {
+    /// A file, and the process that converts it, unless it is raw.
+    Image { image: ImageSource, converter: Option<Converter> },
+    /// Frames of a client.
+    Frames(FrameReader<UnixStream>),
+}
+
+impl Content {
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Self::Image { image, .. } => image.size().bytes(),
+            Self::Frames(frames) => frames.size_bytes(),
+        }
+    }
+}
+
+fn too_large(image_bytes: u64, disk: &Disk) -> Problem {
+    let image = display_bytes(image_bytes);
+    let message = format!("the image's disk has {image}, and disk {} has {}", disk.name, disk.size_bytes);
+    Problem::new("image_too_large", message).with_next_step("make the disk larger")
+}
+
+/// The problem of an image that did not arrive whole.
+fn not_arrived(error: FrameError, disk: &Disk) -> Problem {
+    match error {
+        FrameError::TooLong { stream_bytes, .. } => too_large(stream_bytes, disk),
+        FrameError::BrokeOff(_)
+        | FrameError::Stalled { .. }
+        | FrameError::Malformed(_)
+        | FrameError::Altered => {
+            let message = format!("the image for disk {} has not come whole: {error}", disk.name);
+            Problem::new("image_incomplete", message).with_next_step("send it again")
         }
     }
 }

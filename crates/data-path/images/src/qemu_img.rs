@@ -124,6 +124,41 @@ pub fn export(
     Conversion::of_disk(format, image, sandbox, size_bytes)?.with(disk, stop, report)
 }
 
+/// What a raw file becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// An image of this format.
+    Format(Format),
+    /// A vmdk of VMware's compressed kind, as archives of VMs have them.
+    StreamOptimizedVmdk,
+}
+
+/// Writes a raw file to the new, empty file at `path`, which this process may open.
+///
+/// # Errors
+/// [`ImageError::NoSpace`], [`ImageError::Interrupted`], and the errors of `qemu-img`.
+pub fn convert(
+    raw: &File,
+    written: Written,
+    path: &Path,
+    stop: Stop<'_>,
+    report: &mut dyn FnMut(u64),
+) -> Result<(), ImageError> {
+    require_qemu_img()?;
+    let failed = |error| ImageError::File { action: "read", path: path.to_owned(), error };
+    let size_bytes = raw.metadata().map_err(failed)?.len();
+    let inside = Path::new(OUTPUT_DIRECTORY).join(path.file_name().unwrap_or_default());
+    let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_input(raw)?.with_output(path, &inside);
+    let format = match written {
+        Written::Format(format) => vec!["-O", format.name()],
+        Written::StreamOptimizedVmdk => vec!["-O", Format::Vmdk.name(), "-o", "subformat=streamOptimized"],
+    };
+    let verb = [QEMU_IMG, "convert", "-p", "-f", "raw"].into_iter().chain(format).chain([INPUT]);
+    let program: Vec<&OsStr> = verb.map(OsStr::new).chain([inside.as_os_str()]).collect();
+    let mut heard = Percentage::new(size_bytes, report).listener();
+    succeeded(sandbox.run(&program, Some(stop), &mut heard)?, "write", path)
+}
+
 /// The output image.
 struct Output<'path> {
     /// Its name in errors.

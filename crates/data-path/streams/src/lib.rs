@@ -9,6 +9,9 @@
 //! - [`StreamWriter`] and [`StreamReader`]: a stream that is written once and has an end.
 //! - [`StreamWriter::pack_from`] and [`Unpacker`]: the content of such a stream without its zeroes.
 //! - [`Log`]: a ring with the latest output, which never ends.
+//! - [`FrameWriter`] and [`FrameReader`]: a disk's content on its way between two machines. TLS
+//!   seals
+//!   it there, and the frames say that it is whole.
 //!
 //! Promises:
 //! - Only verified content is passed on; [`StreamReader::verify`] verifies a whole stream before
@@ -24,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod frames;
 mod header;
 mod log;
 mod medium;
@@ -35,6 +39,7 @@ mod tests;
 mod writer;
 
 pub use error::StreamError;
+pub use frames::{FRAME_DATA_BYTES_MAX, Frame, FrameError, FrameReader, FrameWriter, Pace};
 pub use header::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, Shape, StreamKind};
 pub use log::{Log, LogPiece, RING_SLOTS_MAX};
 pub use medium::Medium;

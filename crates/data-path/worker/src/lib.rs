@@ -17,7 +17,7 @@
 //!   that nobody serves.
 //! - [`access`]: that disk, used like a file, for code that keeps data of its own in a volume.
 //! - [`read_through`]: reads all of a volume; [`check`]: reports the result. [`transfer`]: copies a
-//!   whole volume from and to a file.
+//!   whole volume from and to a file; [`streamed`]: to another machine and from it.
 //!
 //! It uses every crate of the data path and adds no format, no client protocol and no cipher.
 //! Control plane and command line are above it.
@@ -44,6 +44,7 @@ pub mod read_through;
 mod reencrypt;
 mod service;
 pub mod stack;
+pub mod streamed;
 pub mod supervise;
 pub mod transfer;
 

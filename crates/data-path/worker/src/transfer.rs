@@ -141,7 +141,7 @@ pub fn copy_disk(
 }
 
 /// Calls `each` with the pieces of a disk that may hold data, in order.
-fn each_piece_of_data(
+pub(crate) fn each_piece_of_data(
     disk: &dyn Disk<Plain>,
     mut each: impl FnMut(Extent) -> Result<(), TransferError>,
 ) -> Result<(), TransferError> {
@@ -200,7 +200,7 @@ fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>
 
 /// The runs of `bytes` that hold data, without all-zero pieces of [`ZERO_RUN_BYTES`], counted from
 /// the start.
-fn data_runs(bytes: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub(crate) fn data_runs(bytes: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let chunks = bytes.len().div_ceil(ZERO_RUN_BYTES);
     let range = |chunk: usize| chunk * ZERO_RUN_BYTES..bytes.len().min((chunk + 1) * ZERO_RUN_BYTES);
     let mut at = 0;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::xml::Element;
+use strongroom_xml::Element;
 
 /// Names of disks as libvirt has them for virtio: vda, vdb, ... vdz, vdaa, ...
 const TARGET_PREFIX: &str = "vd";

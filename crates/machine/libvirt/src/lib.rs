@@ -21,7 +21,6 @@ mod domain;
 mod error;
 mod service;
 mod virsh;
-mod xml;
 
 pub use self::attach::{Attach, Attached, KeyWords};
 pub use self::detach::{Detach, Detached};

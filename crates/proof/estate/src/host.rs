@@ -14,8 +14,8 @@ use strongroom_host::protocol::{
     Accelerator, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
     DatastoreState, DiskStatistics, FORMATS, Host, JudgeRequest, Judgement, ObservedVm, ObservedVms,
     Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, Problem, Programs, Reading,
-    ReadingRequest, Readings, ReadingsRequest, SpaceReport, Ticket, TicketRequest, Topology, VmSpec,
-    VmStatistics, VolumeQuestion,
+    ReadingRequest, Readings, ReadingsRequest, SpaceReport, Ticket, TicketId, TicketRequest, Topology,
+    VmSpec, VmStatistics, VolumeQuestion,
 };
 use strongroom_hostd::daemon::{ChangeLog, HostService, Job, OperationFailure, Queue, Terms, no_such_vm};
 use strongroom_statistics::Snapshot;
@@ -299,6 +299,10 @@ impl HostService for SimulatedHost {
     fn ticket(&self, _: VmId, _: TicketRequest) -> Result<Ticket, Problem> {
         self.counted();
         Err(not_simulated("ticket"))
+    }
+
+    fn void_ticket(&self, _: &TicketId) {
+        self.counted();
     }
 
     async fn add_datastore(self: Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {

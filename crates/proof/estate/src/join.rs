@@ -5,12 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use strongroom_api::host::HostToken;
-use strongroom_hostd::daemon::PortTls;
-use strongroom_keyserver::access::Role;
+use strongroom_host::protocol::GUEST_PROTOCOL;
+use strongroom_hostd::daemon::{PortConfig, PortTls};
+use strongroom_keyserver::access::{CertificateSha256, Role};
 use strongroom_keyserver::authority::PrivateKey;
 use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
@@ -26,11 +26,11 @@ pub struct HostIdentity {
     pub name: String,
     /// The address at which the control plane looks for it.
     pub address: SocketAddr,
-    tls: Arc<ServerConfig>,
+    tls: Arc<PortConfig>,
 }
 
 impl PortTls for HostIdentity {
-    fn config(&self) -> io::Result<Arc<ServerConfig>> {
+    fn config(&self) -> io::Result<Arc<PortConfig>> {
         Ok(Arc::clone(&self.tls))
     }
 }
@@ -54,10 +54,17 @@ pub fn join(token: &HostToken) -> Result<HostIdentity, EstateError> {
         certificate: certificate.map_err(|error| unusable(&error))?,
         key: &pkcs8,
     };
-    let tls = side.listening(ExpectedPeer { role: Role::Control, client });
+    let unusable_tls = |error: rustls::Error| unusable(&error);
+    let certificate_sha256 = CertificateSha256::of(&side.certificate).to_string();
+    let guests = side.clone().listening_to_strangers(GUEST_PROTOCOL).map_err(unusable_tls)?;
+    let control = side.listening(ExpectedPeer { role: Role::Control, client }).map_err(unusable_tls)?;
     Ok(HostIdentity {
         name: token.name.clone(),
         address: token.address.parse().map_err(|_| unusable(&"the token has no address"))?,
-        tls: Arc::new(tls.map_err(|error| unusable(&error))?),
+        tls: Arc::new(PortConfig {
+            control: Arc::new(control),
+            guests: Arc::new(guests),
+            certificate_sha256,
+        }),
     })
 }

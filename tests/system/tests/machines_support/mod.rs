@@ -75,6 +75,12 @@ impl<'test> Machine<'test> {
         }
     }
 
+    /// Runs a shell script in its network.
+    pub fn shell(&self, script: &str) -> Finished {
+        let quoted = script.replace('\'', "'\\''");
+        self.program.run_shell(&self.script(&format!("sh -c '{quoted}'")))
+    }
+
     fn serves(&self, name: &str, arguments: &str) -> Process {
         let script = self.script(&format!("\"$STRONGROOM\" {arguments} --run \"$PWD/{}\"", self.run()));
         self.program.start_shell(name, &script)
@@ -98,10 +104,15 @@ impl<'test> Machine<'test> {
 
     /// The first machine: key server, hostd and control plane.
     pub fn starts_site(&self) -> Process {
+        self.starts_site_with("")
+    }
+
+    /// The same, with more options.
+    pub fn starts_site_with(&self, more: &str) -> Process {
         let mut serve = self.serves(
             "first",
             &format!(
-                "serve --name host1 --listen-kmip {FIRST}:5696 --listen-enrolment {FIRST}:5697 --crypto-safe advised"
+                "serve --name host1 --listen-kmip {FIRST}:5696 --listen-enrolment {FIRST}:5697 --crypto-safe advised {more}"
             ),
         );
         serve.wait_for_line("where its API is", WITHIN, |line| line.starts_with("https://"));

@@ -1,7 +1,6 @@
 //! `strongroom vm disk add`.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
@@ -11,7 +10,7 @@ use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::super::options::{frontend, parse_disk};
-use super::{ImageArguments, Upload, bring};
+use super::{ImageArguments, ImagePlace, Upload, bring};
 use crate::api::{ApiArguments, Begun, WaitArguments, follow_with_images, segment};
 use crate::error::CliError;
 use crate::output::Output;
@@ -46,9 +45,10 @@ pub struct AddArguments {
     #[arg(long, conflicts_with = "swap")]
     integrity: bool,
 
-    /// Image to write to the disk; the VM must be off
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["swap", "no_wait"])]
-    image: Option<PathBuf>,
+    /// Image to write to the disk: a file, or an https:// URL with --sha256 or --sha512; the VM
+    /// must be off
+    #[arg(long, conflicts_with_all = ["swap", "no_wait"])]
+    image: Option<ImagePlace>,
 
     #[command(flatten)]
     format: ImageArguments,
@@ -82,7 +82,11 @@ impl fmt::Display for Added {
 impl AddArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let image = self.image.as_ref().map(|path| Upload::open(path, self.format)).transpose()?;
+        let image = self
+            .image
+            .as_ref()
+            .map(|place| Upload::open(output, &self.api, place, &self.format))
+            .transpose()?;
         if let Some(image) = &image {
             image.fits("the new disk", self.size)?;
         }
@@ -105,9 +109,9 @@ impl AddArguments {
         if self.wait.no_wait {
             return output.answer(&Begun(task));
         }
-        let mut bring = |disk: &Name| match &image {
-            Some(image) => bring(&api, &self.vm, disk, image),
-            None => Err(CliError::Usage(format!("nobody has an image for {disk}"))),
+        let mut bring = |disk: &Name| match (&image, &signals) {
+            (Some(image), Some(signals)) => bring(&api, output, signals, &self.vm, disk, image),
+            _ => Err(CliError::Usage(format!("nobody has an image for {disk}"))),
         };
         follow_with_images(&api, output, "adding a disk to", task, signals.as_ref(), &mut bring)?;
         let after: VmView = api.get(&vm)?;

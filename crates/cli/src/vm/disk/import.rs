@@ -1,10 +1,15 @@
-//! `strongroom vm disk import`: writes images to disks. The VM's host gets the image as an open
-//! file: the control plane never sees it, and the host opens no path from outside.
+//! `strongroom vm disk import`: writes images to disks. The control plane never sees them. The host
+//! of this machine gets an open file; it opens no path from outside. A host on another one gets the
+//! content of the disk, which is converted here, where the image is: so no copy of it in the clear
+//! is on a disk there.
 
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
@@ -12,14 +17,21 @@ use strongroom_api::Name;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{ImageFormat, ImportDisk, Ticket, TicketUse};
 use strongroom_files::FileError;
-use strongroom_images::{Format, ImageSource};
+use strongroom_images::{Format, FormatChoice, ImageSource};
+use strongroom_io::{Disk, Plain};
+use strongroom_processes::Signals;
+use strongroom_streams::FrameWriter;
 use strongroom_types::VolumeSize;
+use strongroom_worker::streamed::SendingDisk;
 
-use super::super::console::GuestSocket;
+use super::super::guest_socket::GuestSocket;
+use super::checksum::{Checksum, ImagePlace, parse_sha256, parse_sha512};
+use super::fetch::Wanted;
 use crate::api::{Api, ApiArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::volume::image_format::FormatArgument;
+use crate::progress::Meter;
+use crate::volume::image_format::{FormatArgument, stop_of};
 
 /// The arguments of `import`.
 #[derive(Debug, Args)]
@@ -27,7 +39,8 @@ use crate::volume::image_format::FormatArgument;
 
 Examples:
   strongroom vm disk import web1 disk0 debian.qcow2
-  strongroom vm disk import web1 disk1 data.img --format raw")]
+  strongroom vm disk import web1 disk1 data.img --format raw
+  strongroom vm disk import web1 disk0 https://example.org/debian.qcow2 --sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
 pub struct ImportArguments {
     /// Name or id of the VM
     vm: String,
@@ -35,8 +48,8 @@ pub struct ImportArguments {
     /// Name of the disk; disk0 is the first
     disk: String,
 
-    /// Image file, or a block device
-    image: PathBuf,
+    /// Image file, block device, or https:// URL with --sha256 or --sha512
+    image: ImagePlace,
 
     #[command(flatten)]
     format: ImageArguments,
@@ -46,11 +59,31 @@ pub struct ImportArguments {
 }
 
 /// The options for an image.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct ImageArguments {
     /// Format of the image
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     format: FormatArgument,
+
+    /// SHA-256 of the image, as its publisher states it; required for a URL, unless there is
+    /// --sha512
+    #[arg(long, value_name = "HEX", value_parser = parse_sha256, conflicts_with = "sha512")]
+    sha256: Option<Checksum>,
+
+    /// SHA-512 of the image
+    #[arg(long, value_name = "HEX", value_parser = parse_sha512)]
+    sha512: Option<Checksum>,
+
+    /// Certificate of the authority of the image's server, PEM [default: those that this machine
+    /// trusts]
+    #[arg(long, value_name = "FILE")]
+    image_ca: Option<PathBuf>,
+}
+
+impl ImageArguments {
+    fn checksum(&self) -> Option<&Checksum> {
+        self.sha256.as_ref().or(self.sha512.as_ref())
+    }
 }
 
 /// An open image.
@@ -58,42 +91,76 @@ pub struct Upload {
     /// Its name, for people.
     name: String,
     file: File,
-    format: ImageFormat,
-    size: VolumeSize,
+    source: ImageSource,
 }
 
 impl Upload {
     /// A file with a disk's bytes.
-    pub fn raw(file: File, size: VolumeSize) -> Self {
-        Self { name: "the image".to_owned(), file, format: ImageFormat::Raw, size }
+    pub fn raw(file: File) -> Result<Self, CliError> {
+        Self::examined(file, Path::new("the image"), FormatChoice::Said(Format::Raw))
+    }
+
+    /// Examines an open image; `name` is for people, and to guess its format.
+    pub fn examined(file: File, name: &Path, format: FormatChoice) -> Result<Self, CliError> {
+        let examined = file.try_clone().map_err(|error| failed("open", name, error))?;
+        let source = ImageSource::examine(examined, name, format)?;
+        Ok(Self { name: name.display().to_string(), file, source })
     }
 
     /// Opens and examines the image here, where its name is known, so that a bad one is refused
-    /// before any change.
-    pub fn open(path: &Path, ImageArguments { format }: ImageArguments) -> Result<Self, CliError> {
-        let failed = |error| CliError::File(FileError { action: "open", path: path.to_owned(), error });
+    /// before any change. One on a server is fetched.
+    pub fn open(
+        output: &Output,
+        api: &ApiArguments,
+        place: &ImagePlace,
+        how: &ImageArguments,
+    ) -> Result<Self, CliError> {
+        let path = match place {
+            ImagePlace::File(path) => path,
+            ImagePlace::Url(url) => {
+                let checksum = how.checksum().ok_or_else(|| {
+                    CliError::Usage(format!(
+                        "say what {url} has to be, with --sha256 HEX or --sha512 HEX of its publisher: nobody else vouches \
+                         for what a server sends"
+                    ))
+                })?;
+                let ca = how.image_ca.as_deref();
+                let file = Wanted { url, checksum, ca }.fetch(output, &api.home()?)?;
+                return Self::examined(file, Path::new(&url.to_string()), how.format.into());
+            }
+        };
+        let failed = |error| failed("open", path, error);
         let kind = path.metadata().map_err(failed)?.file_type();
         // Opening another kind of file could block.
         if !kind.is_file() && !kind.is_block_device() {
             return Err(CliError::Usage(format!("{} is neither a file nor a block device", path.display())));
         }
         let file = File::open(path).map_err(failed)?;
-        let source = ImageSource::examine(file.try_clone().map_err(failed)?, path, format.into())?;
-        let format = match source.format() {
+        if let Some(expected) = how.checksum()
+            && expected.of_file(&file).map_err(failed)? != *expected
+        {
+            let (image, expected) = (path.display().to_string(), expected.to_string());
+            return Err(CliError::ImageChecksum { image, expected });
+        }
+        Self::examined(file, path, how.format.into())
+    }
+
+    fn format(&self) -> ImageFormat {
+        match self.source.format() {
             Format::Raw => ImageFormat::Raw,
             Format::Qcow2 => ImageFormat::Qcow2,
             Format::Vmdk => ImageFormat::Vmdk,
             Format::Vhdx => ImageFormat::Vhdx,
-        };
-        Ok(Self { name: path.display().to_string(), file, format, size: source.size() })
+        }
     }
 
     /// Fails if the disk is smaller.
     pub fn fits(&self, disk: &str, disk_size: VolumeSize) -> Result<(), CliError> {
-        if self.size <= disk_size {
+        let size = self.source.size();
+        if size <= disk_size {
             return Ok(());
         }
-        let (name, size, least_mib) = (&self.name, self.size, self.size.bytes().div_ceil(1 << 20));
+        let (name, least_mib) = (&self.name, size.bytes().div_ceil(1 << 20));
         Err(CliError::Usage(format!(
             "{name} holds a disk of {size}, and {disk} is to have {disk_size}; give it {least_mib}M or more"
         )))
@@ -102,18 +169,65 @@ impl Upload {
 
 /// Sends an image, and waits until it has been written to the disk.
 pub fn import(api: &Api, output: &Output, vm: &str, disk: &Name, image: &Upload) -> Result<Task, CliError> {
-    let task = bring(api, vm, disk, image)?;
+    let signals = Signals::catch().map_err(CliError::Signals)?;
+    let task = bring(api, output, &signals, vm, disk, image)?;
     follow(api, output, "importing", task)
 }
 
-/// Sends an image for the task that writes it to the disk.
-pub fn bring(api: &Api, vm: &str, disk: &Name, image: &Upload) -> Result<Task, CliError> {
+/// Sends an image for the task that writes it to the disk. A signal ends the sending.
+pub fn bring(
+    api: &Api,
+    output: &Output,
+    signals: &Signals,
+    vm: &str,
+    disk: &Name,
+    image: &Upload,
+) -> Result<Task, CliError> {
     let path = format!("/v1/vms/{}", segment(vm));
     let wanted = TicketUse::Upload { disk: disk.clone() };
     let ticket: Ticket = api.post_for(&format!("{path}/tickets"), &wanted)?;
-    GuestSocket::connect(&ticket)?.send_file(&ticket, &image.file)?;
-    let wish = ImportDisk { ticket: ticket.ticket, format: image.format };
-    api.post(&format!("{path}/disks/{}/import", segment(disk.as_str())), &wish)
+    let socket = GuestSocket::connect(&ticket)?;
+    let is_away = socket.is_away();
+    let (guest, format) = match is_away {
+        true => (socket.enter(&ticket)?, ImageFormat::Raw),
+        false => (socket.enter_with_file(&ticket, &image.file)?, image.format()),
+    };
+    let wish = ImportDisk { ticket: ticket.ticket, format };
+    let task = api.post(&format!("{path}/disks/{}/import", segment(disk.as_str())), &wish)?;
+    if is_away {
+        image.send(output, signals, guest.stream)?;
+    }
+    Ok(task)
+}
+
+impl Upload {
+    /// Sends the content of the image's disk. If the host takes no more of it, the task says why.
+    fn send(&self, output: &Output, signals: &Signals, to: UnixStream) -> Result<(), CliError> {
+        let size_bytes = self.source.size().bytes();
+        let Ok(frames) = FrameWriter::begin(to, size_bytes) else { return Ok(()) };
+        let disk = Arc::new(SendingDisk::new(size_bytes, frames));
+        let mut meter = Meter::start(output, "sending", size_bytes);
+        let copied = self.source.copy_into(
+            Arc::clone(&disk) as Arc<dyn Disk<Plain>>,
+            stop_of(signals),
+            &mut |bytes| meter.at(bytes),
+        );
+        drop(meter);
+        // The host hears of an error, or that nothing is missing, unless it has gone itself.
+        match (copied, disk.end()) {
+            (Ok(()), Ok(frames)) => drop(frames.finish()),
+            (_, Err(_)) => {}
+            (Err(error), Ok(frames)) => {
+                let _ = frames.fail(error.to_string().as_bytes());
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failed(action: &'static str, path: &Path, error: io::Error) -> CliError {
+    CliError::File(FileError { action, path: path.to_owned(), error })
 }
 
 /// Parses the name of a disk.
@@ -125,12 +239,12 @@ pub fn disk_name(text: &str) -> Result<Name, CliError> {
 struct Imported {
     vm: String,
     disk: String,
-    image: PathBuf,
+    image: String,
 }
 
 impl fmt::Display for Imported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} holds {}", self.disk, self.vm, self.image.display())
+        write!(f, "{} of {} holds {}", self.disk, self.vm, self.image)
     }
 }
 
@@ -138,8 +252,8 @@ impl ImportArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let Self { vm, disk, image, format, api } = self;
-        let upload = Upload::open(image, *format)?;
+        let upload = Upload::open(output, api, image, format)?;
         import(&api.connect()?, output, vm, &disk_name(disk)?, &upload)?;
-        output.answer(&Imported { vm: vm.clone(), disk: disk.clone(), image: image.clone() })
+        output.answer(&Imported { vm: vm.clone(), disk: disk.clone(), image: upload.name })
     }
 }

@@ -1,7 +1,9 @@
 //! `strongroom vm disk`: one file per command.
 
 mod add;
+mod checksum;
 mod extents;
+mod fetch;
 mod import;
 mod list;
 mod remove;
@@ -10,6 +12,7 @@ mod seal;
 
 use clap::Subcommand;
 
+pub use self::checksum::{Checksum, ImagePlace};
 pub use self::import::{ImageArguments, Upload, bring, disk_name, import};
 use super::libvirt::{AttachArguments, DetachArguments};
 use super::limit::LimitDiskArguments;

@@ -29,7 +29,7 @@ use strongroom_host::protocol::ProblemBody;
 use strongroom_processes::Signals;
 
 use self::door::{Door, Viewer};
-use super::console::GuestSocket;
+use super::guest_socket::{Guest, GuestSocket};
 use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
 use crate::new_file::NewFile;
@@ -235,7 +235,7 @@ impl Screen {
     /// Requests and sends a ticket. An error may arrive only in place of the server's greeting.
     fn open(api: &Api, vm: &str) -> Result<Self, CliError> {
         let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(vm)), &TicketUse::Vnc {})?;
-        let (mut stream, _) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
+        let Guest { mut stream, .. } = GuestSocket::connect(&ticket)?.enter(&ticket)?;
         let failed = |error| {
             CliError::File(FileError { action: "speak to the screen of", path: PathBuf::from(vm), error })
         };

@@ -270,8 +270,9 @@ pub enum TicketUse {
     },
 }
 
-/// A permit for one connection to the host's guest socket. The socket admits the first client that
-/// presents it. Guest data passes over that connection and never through the control plane.
+/// A permit for one connection to the VM's host, at its guest socket or its port. The host admits
+/// the first client that presents it. Guest data passes over that connection and never through the
+/// control plane.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ticket {
     /// The secret that the client presents.
@@ -282,9 +283,15 @@ pub struct Ticket {
     pub socket: String,
     /// The host's name.
     pub host: String,
-    /// The host's address; absent for the control plane's own machine.
+    /// The address of the host's port; absent for the control plane's own machine if that has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// SHA-256 of the certificate that the host shows at its port, as 64 hexadecimal digits. A
+    /// client that connects there, over TLS 1.3 with the protocol `strongroom-guest/1` (ALPN) and
+    /// without a certificate, sends nothing to a host with another one. Absent if the host takes
+    /// tickets at its socket alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_sha256: Option<String>,
 }
 
 impl std::fmt::Debug for Ticket {

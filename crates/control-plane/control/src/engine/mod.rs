@@ -98,6 +98,7 @@ use self::recipients::Deliveries;
 use self::seats::{HostSeat, Seats};
 use self::standings::Standings;
 use self::statistics::Samples;
+use self::tickets::TicketsOut;
 use self::unsettled::Unsettled;
 use self::volumes::Spaces;
 use crate::courier::Courier;
@@ -136,6 +137,8 @@ pub struct Control {
     /// Carries messages to recipients; absent in a program that sends none.
     courier: OnceLock<Arc<dyn Courier>>,
     deliveries: Deliveries,
+    /// The tickets that may not have been presented yet.
+    tickets: TicketsOut,
     keys: Arc<dyn VmKeys>,
     standings: Standings,
     samples: Samples,
@@ -189,6 +192,7 @@ impl Control {
             joining: OnceLock::new(),
             courier: OnceLock::new(),
             deliveries: Deliveries::default(),
+            tickets: TicketsOut::default(),
             keys,
             standings,
             samples,

@@ -1,16 +1,19 @@
 //! Direct requests to hosts and key providers: tickets, and the state of a VM's keys.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
 use strongroom_api::vm::{DiskKind, ImageFormat, Ticket, TicketUse};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
-use strongroom_host::protocol::{Grant, TicketRequest, VmSpec};
+use strongroom_host::protocol::{Grant, TicketId, TicketRequest, VmSpec};
 use strongroom_vm::DiskName;
 
 use super::Control;
 use super::wishes::{Caller, dump_of, image_format, state};
+use crate::host::Host;
 use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::VmRecord;
@@ -24,8 +27,20 @@ pub(super) enum MustRecord {
     Never,
 }
 
+/// The tickets that may not have been presented yet. They are forgotten with the process: a ticket
+/// lasts for less time than a restart and the change of a right.
+#[derive(Default)]
+pub(super) struct TicketsOut(Mutex<Vec<TicketOut>>);
+
+struct TicketOut {
+    caller: Caller,
+    host: Arc<dyn Host>,
+    ticket: TicketId,
+    expires_unix_seconds: u64,
+}
+
 impl Control {
-    /// Requests a ticket for a connection to a guest. It is passed on, and not stored.
+    /// Requests a ticket for a connection to a guest. It is passed on, and not stored durably.
     ///
     /// # Errors
     /// [`Problem`].
@@ -69,13 +84,48 @@ impl Control {
             let event = || self.draft().event(kind, &vm.object(), message.clone(), None);
             self.race(|| Ok(self.inventory.commit(event())?))?;
         }
+        let out = TicketOut {
+            caller: caller.clone(),
+            host: Arc::clone(&seat.host),
+            ticket: told.ticket.clone(),
+            expires_unix_seconds: told.expires_unix_seconds,
+        };
+        self.tickets.0.lock().push(out);
+        // The right may have been lost while the host was asked.
+        self.void_tickets();
+        self.still_may(&self.inventory.read(), caller)?;
+        // A host on another machine is reached where its record says, whatever it says itself.
+        let listens = told.port.as_ref().map(|port| port.listen.to_string());
         Ok(Ticket {
             ticket: told.ticket.into(),
             expires_unix_seconds: told.expires_unix_seconds,
             socket: told.socket.display().to_string(),
             host: seat.name.to_string(),
-            address: seat.address.clone(),
+            address: seat.address.clone().or(listens),
+            certificate_sha256: told.port.map(|port| port.certificate_sha256),
         })
+    }
+
+    /// Ends the tickets of callers that have lost their right to them. Connections that are open
+    /// stay.
+    pub(super) fn void_tickets(&self) {
+        let mut out = self.tickets.0.lock();
+        if out.is_empty() {
+            return;
+        }
+        let now_unix_seconds = self.now_unix_ms() / 1000;
+        out.retain(|out| out.expires_unix_seconds > now_unix_seconds);
+        let lost: Vec<_> = {
+            let index = self.inventory.read();
+            out.extract_if(.., |out| self.still_may(&index, &out.caller).is_err()).collect()
+        };
+        drop(out);
+        for TicketOut { caller, host, ticket, .. } in lost {
+            // An unreachable host may still take it, for some seconds.
+            if let Err(error) = host.void_ticket(&ticket) {
+                tracing::warn!(caller = %caller.name, "a ticket could not be ended: {error}");
+            }
+        }
     }
 
     /// Makes the key server record in its audit log that someone accesses guest data.

@@ -382,8 +382,9 @@ impl Control {
         self.cancel_task(caller, id)
     }
 
-    /// Commits what a caller changes, with its entry in the access log. Every change that somebody
-    /// asks for goes this way.
+    /// Commits what a caller changes, with its entry in the access log, and ends the tickets of
+    /// callers that have lost their right to them by it. Every change that somebody asks for goes
+    /// this way.
     pub(super) fn commit_for(
         &self,
         caller: &Caller,
@@ -396,6 +397,7 @@ impl Control {
         };
         self.inventory.commit(draft)?;
         caller.receipt.give();
+        self.void_tickets();
         Ok(())
     }
 

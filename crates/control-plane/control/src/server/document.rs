@@ -20,7 +20,7 @@ const DESCRIPTION: &str = "Virtual machines whose disks nobody but they can read
 Every operation but `openapi`, `healthz`, `readyz` and `sign_in` takes a bearer token: `Authorization: Bearer TOKEN`. What changes \
 something answers 202 with a task; `GET /v1/tasks/{task}?wait_s=60` waits for its end.\n\n\
 Guest data does not pass here. `POST /v1/vms/{vm}/tickets` gives a ticket for one connection to the VM's host: connect \
-to the unix socket in the ticket's `socket`, send `{\"format\":1,\"ticket\":\"TICKET\"}` and a line feed, and read one line, \
+to the unix socket in the ticket's `socket`, or from another machine to its `address` over TLS, send `{\"format\":1,\"ticket\":\"TICKET\"}` and a line feed, and read one line, \
 which says what follows or why not. A ticket is good once, for 30 seconds. docs/API.md has an example for each use.";
 
 /// Tags, with the subjects of their operations.

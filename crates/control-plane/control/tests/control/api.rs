@@ -54,6 +54,10 @@ fn a_vm_lives_over_the_api() {
     assert_eq!((refused.status, refused.code().as_str()), (409, "conflict"));
     let ticket = client.post("/v1/vms/web1/tickets", &json!({ "operation": "console" }));
     assert_eq!((ticket.status, ticket.json()["ticket"].as_str()), (201, Some("07".repeat(16).as_str())));
+    // A client on another machine connects there, to the owner of this certificate.
+    let ticket = ticket.json();
+    assert_eq!(ticket["address"], "192.0.2.1:5691");
+    assert_eq!(ticket["certificate_sha256"], "ab".repeat(32));
     let stopped = client.post("/v1/vms/web1/stop", &json!({ "timeout_s": 5 }));
     client.done(&stopped);
     let version = client.get("/v1/vms/web1").json()["version"].as_u64().unwrap();

@@ -341,6 +341,26 @@ fn an_administrator_without_cryptography_reaches_no_content() {
 }
 
 #[test]
+fn a_ticket_ends_with_its_callers_right_to_it() {
+    let home = tempfile::tempdir().unwrap();
+    let server = with_two_vms(home.path());
+    let mut admin = server.client();
+    let mut ada = user(&server, "ada", "auditor", &site());
+    let granted = grant(&mut admin, "ada", "administrator", &site());
+    let console = json!({ "operation": "console" });
+    for client in [&mut ada, &mut admin] {
+        assert_eq!(client.post("/v1/vms/web1/tickets", &console).status, 201);
+    }
+    let void = || server.site.host.lock().void_tickets.len();
+    // Another change ends none.
+    let made = admin.post("/v1/users", &json!({ "name": "bob", "password": PASSWORD }));
+    assert_eq!((made.status, void()), (201, 0), "{}", made.body);
+    let withdrawn = admin.ask("DELETE", &format!("/v1/grants/{granted}"), &[], None);
+    assert_eq!((withdrawn.status, void()), (200, 1), "{}", withdrawn.body);
+    assert_eq!(ada.post("/v1/vms/web1/tickets", &console).status, 403);
+}
+
+#[test]
 fn nobody_gives_or_takes_over_what_it_does_not_have() {
     let home = tempfile::tempdir().unwrap();
     let server = with_two_vms(home.path());

@@ -14,6 +14,7 @@
 //! | `GET /v1/operations/{operation}` | [`Operation`] |
 //! | `DELETE /v1/operations/{operation}` | [`Operation`]: asked to end early |
 //! | `POST /v1/vms/{vm}/tickets`, [`TicketRequest`] | [`Ticket`] |
+//! | `POST /v1/tickets/void`, [`VoidTicket`] | `null`: the ticket is not good any more |
 //! | `GET /v1/changes?after=N&wait_s=S` | [`Changes`] |
 //! | `POST /v1/vms/readings`, [`VmReadingsRequest`] | [`VmReadings`]: those of the VMs that there are |
 //! | `POST /v1/volumes/readings`, [`ReadingsRequest`] | [`Readings`]: each reading has its own answer |
@@ -87,7 +88,8 @@ pub use term::{
     TERM_HEADER, Term,
 };
 pub use ticket::{
-    CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,
+    CheckEnd, CheckNews, ExportNews, GUEST_PROTOCOL, GuestHello, GuestPort, GuestWelcome, Ticket, TicketId,
+    TicketRequest, VoidTicket,
 };
 pub use volume_reading::{
     ChunksReport, ExtentReport, MapReport, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest,

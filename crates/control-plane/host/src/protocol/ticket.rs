@@ -6,11 +6,19 @@
 //!
 //! On the guest socket (`<run>/hostd/guest.sock`, a stream) the client sends one line, a
 //! [`GuestHello`], and receives one, a [`GuestWelcome`] or `{"error": ...}`. After a welcome the
-//! stream is the guest's console or VNC server, or a dump. With an upload, the client sends the
-//! image's open file with the first byte of the line (`SCM_RIGHTS`): hostd opens no path that a
-//! client names.
+//! stream is the guest's console or VNC server, or a dump, or the content of a disk as frames
+//! (`strongroom-streams`).
+//!
+//! A client on the same machine may send an open file with the first byte of the line
+//! (`SCM_RIGHTS`), which is the image to read, or the one to write, in place of frames: hostd opens
+//! no path that a client names.
+//!
+//! A client on another machine connects to the host's port ([`GuestPort`]), over TLS 1.3 with the
+//! protocol [`GUEST_PROTOCOL`] (ALPN). It shows no certificate, and knows the host by the digest
+//! that came with the ticket. What follows is the same.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +31,10 @@ use super::grant::Grant;
 use super::operation::ImageFormat;
 use super::problem::Problem;
 use super::spec::VmSpec;
+
+/// The name in ALPN of a client with a ticket. hostd's other client there, its control plane, names
+/// none.
+pub const GUEST_PROTOCOL: &[u8] = b"strongroom-guest/1";
 
 /// The length of a ticket: it cannot be guessed in the seconds before it expires.
 const TICKET_BYTES: usize = 16;
@@ -109,14 +121,14 @@ pub enum TicketRequest {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
-    /// A copy of one of its disks into a file while it is off. The client sends the file as for an
-    /// upload; it is new, and open for reading and writing.
+    /// A copy of one of its disks while it is off: into a file that the client sends as for an
+    /// upload, which is new, and open for reading and writing; or, if it sends none, as frames.
     Export {
         /// The VM.
         spec: Box<VmSpec>,
         /// The disk.
         disk: DiskName,
-        /// The format of the copy.
+        /// The format of the file.
         format: ImageFormat,
         /// Grants for its key.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -124,9 +136,9 @@ pub enum TicketRequest {
     },
     /// Its screen, over VNC.
     Vnc,
-    /// An image for a disk. The client presents the ticket with the image's file, and an
-    /// [`ImportDisk`](super::OperationKind::ImportDisk) then names the ticket. The file is kept for
-    /// a minute.
+    /// An image for a disk: a file that comes beside the ticket, or, if none does, frames behind
+    /// it, which are raw. An [`ImportDisk`](super::OperationKind::ImportDisk) then names the
+    /// ticket. File or connection are kept for a minute until it does.
     Upload {
         /// The disk.
         disk: DiskName,
@@ -155,6 +167,26 @@ pub struct Ticket {
     pub expires_unix_seconds: u64,
     /// The socket that accepts it.
     pub socket: std::path::PathBuf,
+    /// The port that accepts it, too, for clients on other machines; absent if the host has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<GuestPort>,
+}
+
+/// A host's port for clients with tickets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestPort {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// SHA-256 of the certificate that the host shows there, as 64 hexadecimal digits.
+    pub certificate_sha256: String,
+}
+
+/// Ends a ticket that nobody has presented: its caller has lost the right to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VoidTicket {
+    /// The ticket.
+    pub ticket: TicketId,
 }
 
 /// A client's first line on the guest socket.
@@ -189,15 +221,15 @@ pub enum GuestWelcome {
         /// The disk's size, in bytes.
         size_bytes: u64,
     },
-    /// The disk is copied into the file. Lines follow, each an [`ExportNews`]; a stream without the
-    /// last line is incomplete.
+    /// The disk is copied. If it is into a file, lines follow, each an [`ExportNews`], and a stream
+    /// without the last line is incomplete. Otherwise frames do.
     Export {
         /// The disk's size, in bytes.
         size_bytes: u64,
     },
     /// The VNC server follows.
     Vnc,
-    /// The image was received.
+    /// The image was received, or its frames are expected as soon as an import names the ticket.
     Upload,
 }
 

@@ -1,7 +1,9 @@
 //! The guest socket: consoles, screens, dumps, disks and images, for clients that present a ticket.
 //!
-//! No guest data passes through hostd: it hands the client's socket to the supervisor of the VM.
-//! Each connection has a thread until its line has been read.
+//! No guest data of a client on this machine passes through hostd: it hands the client's socket to
+//! the supervisor of the VM. For a client on another machine it does, as `port` says, and what is
+//! handed over is hostd's own end of a socket. Each connection has a thread until its line has been
+//! read.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -12,10 +14,11 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
-use strongroom_host::orders::{RequestKind, Task};
+use strongroom_host::orders::{Brought, RequestKind, Task};
 use strongroom_host::proof::check_peer;
 use strongroom_host::protocol::{FORMAT, GuestHello, GuestWelcome, Problem, ProblemBody, TicketRequest};
 
+use super::tickets::{Image, TicketFor, not_good};
 use super::{Hostd, operations};
 
 /// The longest line of a client, in bytes.
@@ -49,7 +52,10 @@ pub fn serve(hostd: &Arc<Hostd>, listener: UnixListener) -> io::Result<()> {
             }
             let (hostd, place) = (Arc::clone(&hostd), Arc::clone(&waiting));
             let taken = thread::Builder::new().name("ticket".to_owned()).spawn(move || {
-                take_up(&hostd, stream);
+                match check_peer(&stream) {
+                    Ok(()) => take_up(&hostd, stream, &|| {}),
+                    Err(error) => tracing::warn!("{error}"),
+                }
                 place.fetch_sub(1, Ordering::Relaxed);
             });
             if taken.is_err() {
@@ -60,13 +66,11 @@ pub fn serve(hostd: &Arc<Hostd>, listener: UnixListener) -> io::Result<()> {
     Ok(())
 }
 
-fn take_up(hostd: &Arc<Hostd>, stream: UnixStream) {
+/// Serves the client at the other end of `stream`. `redeemed` is called when its ticket has been
+/// taken.
+pub fn take_up(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) {
     let kept = stream.try_clone();
-    if let Err(error) = check_peer(&stream) {
-        tracing::warn!("{error}");
-        return;
-    }
-    let (Err(problem), Ok(mut stream)) = (pass_on(hostd, stream), kept) else { return };
+    let (Err(problem), Ok(mut stream)) = (pass_on(hostd, stream, redeemed), kept) else { return };
     let mut line = serde_json::to_vec(&ProblemBody { error: problem }).unwrap_or_default();
     line.push(b'\n');
     let _ = stream.write_all(&line);
@@ -74,7 +78,7 @@ fn take_up(hostd: &Arc<Hostd>, stream: UnixStream) {
 
 /// Redeems the ticket, and hands the socket to the process that serves it. That process sends the
 /// welcome.
-fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
+fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) -> Result<(), Problem> {
     let bad = |reason: String| Problem::new("bad_hello", reason);
     let (line, file) =
         read_line(&stream).map_err(|error| bad(format!("the line cannot be read: {error}")))?;
@@ -82,10 +86,17 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
     if hello.format != FORMAT {
         return Err(bad(format!("format {} is not spoken here; {FORMAT} is", hello.format)));
     }
-    let file = file.map(check_image).transpose()?;
-    let destination = file.as_ref().map(OwnedFd::try_clone).transpose();
-    let destination = destination.map_err(|error| bad(format!("the file cannot be kept: {error}")))?;
-    let (vm, request) = hostd.tickets.redeem(&hello.ticket, file)?;
+    let kept = |error: io::Error| bad(format!("what came cannot be kept: {error}"));
+    let bring = || {
+        let (brought, from) = match &file {
+            Some(file) => (Brought::File, check_image(file.try_clone().map_err(kept)?)?),
+            None => (Brought::Frames, stream.try_clone().map_err(kept)?.into()),
+        };
+        Ok(Image { brought, from })
+    };
+    let is_still_for = |bearer| hostd.is_still_for(bearer);
+    let (TicketFor { vm, .. }, request) = hostd.tickets.redeem(&hello.ticket, is_still_for, bring)?;
+    redeemed();
     let is_for_one_off = matches!(
         request,
         TicketRequest::Upload { .. } | TicketRequest::Check { .. } | TicketRequest::Export { .. }
@@ -117,9 +128,8 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
             return give(Task::Check { spec, disk, reads_blocks }, grants, &[stream.into()], None);
         }
         TicketRequest::Export { spec, disk, format, grants } => {
-            let file =
-                destination.ok_or_else(|| Problem::new("no_file", "no file came beside the ticket"))?;
-            let to = [OwnedFd::from(stream), check_destination(file)?];
+            let file = file.map(check_destination).transpose()?;
+            let to: Vec<OwnedFd> = std::iter::once(OwnedFd::from(stream)).chain(file).collect();
             return give(Task::Export { spec, disk, format }, grants, &to, None);
         }
         TicketRequest::Vnc => {
@@ -160,6 +170,15 @@ fn check_image(file: OwnedFd) -> Result<OwnedFd, Problem> {
     match fcntl_getfl(&file) {
         Ok(flags) if flags & OFlags::RWMODE != OFlags::WRONLY && !flags.contains(OFlags::PATH) => Ok(file),
         _ => Err(bad("the image's file is not open to be read")),
+    }
+}
+
+impl Hostd {
+    /// Refuses a ticket that was made for another start of the VM, or before the VM left this host.
+    fn is_still_for(&self, bearer: TicketFor) -> Result<(), Problem> {
+        self.residences.must_be_here(bearer.vm)?;
+        let now = self.vms.get(bearer.vm).map(|vm| vm.generation);
+        if now == Some(bearer.generation) { Ok(()) } else { Err(not_good()) }
     }
 }
 

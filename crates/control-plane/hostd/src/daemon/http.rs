@@ -19,7 +19,7 @@ use strongroom_host::protocol::{
     CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, FORMAT_HEADER, FORMATS, Host, JudgeRequest,
     Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody,
     REQUEST_BYTES_MAX, Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketRequest, VM_READINGS_MAX,
-    VmReadings, VmReadingsRequest, VmSpec, VmStatistics,
+    VmReadings, VmReadingsRequest, VmSpec, VmStatistics, VoidTicket,
 };
 use strongroom_serving::{BodyError, Connections, HttpLimits, read_body, serve_http};
 use strongroom_types::VmId;
@@ -81,6 +81,7 @@ pub fn router<S: HostService>(host: Arc<S>) -> Router {
         .route("/v1/vms/{vm}/check", post(check::<S>))
         .route("/v1/vms/{vm}/judge", post(judge::<S>))
         .route("/v1/vms/{vm}/tickets", post(ticket::<S>))
+        .route("/v1/tickets/void", post(void_ticket::<S>))
         .route("/v1/operations/{operation}", get(operation::<S>).delete(cancel::<S>))
         .route("/v1/release", post(release::<S>))
         .route("/v1/changes", get(changes::<S>))
@@ -210,6 +211,19 @@ async fn ticket<S: HostService>(
 ) -> Result<(StatusCode, Json<Ticket>), Refused> {
     let ticket = order(host, term, move |host| host.ticket(vm, wanted)).await?;
     Ok((StatusCode::CREATED, Json(ticket)))
+}
+
+async fn void_ticket<S: HostService>(
+    State(host): Asked<S>,
+    term: InTerm,
+    Body(VoidTicket { ticket }): Body<VoidTicket>,
+) -> Answer<()> {
+    order(host, term, move |host| {
+        host.void_ticket(&ticket);
+        Ok(())
+    })
+    .await?;
+    Ok(Json(()))
 }
 
 async fn operation<S: HostService>(

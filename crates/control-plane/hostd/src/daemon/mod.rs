@@ -52,12 +52,12 @@ pub use self::changes::ChangeLog;
 use self::config::{DATASTORES_MAX, DatastoreConfig, HostConfig};
 pub use self::link::SupervisorProgram;
 use self::operations::blocking;
-pub use self::port::{PortOptions, PortTls};
+pub use self::port::{PortConfig, PortOptions, PortTls};
 pub use self::queue::{Failure as OperationFailure, Job, Queue};
 use self::residence::Residences;
 pub use self::service::HostService;
 pub use self::term::Terms;
-use self::tickets::Tickets;
+use self::tickets::{TicketFor, Tickets};
 use self::vms::Vms;
 pub use self::vms::no_such_vm;
 use self::volume_readings::Readers;
@@ -117,9 +117,9 @@ fn system(action: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
     move |error| DaemonError::System { action, error }
 }
 
-/// Serves a host's requests at a port until it is dropped.
+/// Serves a host's requests at a port until it is dropped. It has no guests.
 pub async fn serve_at_port(service: Arc<impl HostService>, listener: TcpListener, tls: Arc<dyn PortTls>) {
-    port::serve(http::router(service), listener, tls).await;
+    port::serve(http::router(service), None, listener, tls).await;
 }
 
 /// The daemon.
@@ -138,6 +138,7 @@ pub struct Hostd {
     tickets: Tickets,
     readers: Readers,
     runtime: Handle,
+    port: Option<PortOptions>,
     /// Notified when there may be work.
     work: tokio::sync::Notify,
     ending: AtomicBool,
@@ -170,6 +171,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
         tickets: Tickets::default(),
         readers: Readers::default(),
         runtime: Handle::current(),
+        port: options.port.clone(),
         work: tokio::sync::Notify::new(),
         ending: AtomicBool::new(false),
         config: Mutex::new(config),
@@ -194,7 +196,9 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
     };
     let by_port = async {
         match port {
-            Some((listener, tls)) => port::serve(router.clone(), listener, tls).await,
+            Some((listener, tls)) => {
+                port::serve(router.clone(), Some(Arc::clone(&hostd)), listener, tls).await;
+            }
             None => std::future::pending().await,
         }
     };
@@ -214,7 +218,7 @@ async fn open_port(
 ) -> Result<(TcpListener, Arc<dyn PortTls>), DaemonError> {
     let opened = TcpListener::bind(listen).await;
     let listener = opened.map_err(|error| DaemonError::Port { address: listen, error })?;
-    tracing::info!("hostd listens on {listen} for its control plane");
+    tracing::info!("hostd listens on {listen} for its control plane, and for clients with tickets");
     Ok((listener, tls))
 }
 
@@ -295,9 +299,11 @@ impl Hostd {
                 found => drop(found?),
             },
         }
-        let (ticket, expires) = self.tickets.mint(vm, request)?;
+        let port = self.port.as_ref().map(PortOptions::for_guests).transpose().map_err(Problem::system)?;
+        let bearer = TicketFor { vm, generation: now.generation };
+        let (ticket, expires) = self.tickets.mint(bearer, request)?;
         let expires_unix_seconds = strongroom_types::unix_seconds(expires);
-        Ok(Ticket { ticket, expires_unix_seconds, socket: self.run.guest_socket() })
+        Ok(Ticket { ticket, expires_unix_seconds, socket: self.run.guest_socket(), port })
     }
 
     async fn own_state(&self) -> Result<Host, Problem> {

@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::queue::{Failure, Job};
+use super::tickets::Image;
 use super::vms::{Kept, no_such_vm};
 use super::{Hostd, capacity, fits, group, link};
 use crate::boot_files;
@@ -101,8 +102,9 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::ImportDisk { spec, disk, ticket, format } => {
             off(hostd, vm)?;
             let wanted = TicketRequest::Upload { disk: disk.clone() };
-            let image = hostd.tickets.image(&ticket, vm, &wanted).await?;
-            let volumes = do_job(hostd, job, Task::Import { spec, disk, format }, vec![image]).await?;
+            let Image { brought, from } = hostd.tickets.image(&ticket, vm, &wanted).await?;
+            let task = Task::Import { spec, disk, format, brought };
+            let volumes = do_job(hostd, job, task, vec![from]).await?;
             Ok(Some(OperationOutcome::Volumes(volumes)))
         }
         OperationKind::Leave { spec, handover } => leave(hostd, job, *spec, handover).await,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use strongroom_host::protocol::{
     Changes, Datastore, DatastoreRequest, Host, JudgeRequest, Judgement, ObservedVm, ObservedVms, Operation,
-    OperationId, OperationRequest, Problem, Readings, ReadingsRequest, Ticket, TicketRequest, VmSpec,
-    VmStatistics,
+    OperationId, OperationRequest, Problem, Readings, ReadingsRequest, Ticket, TicketId, TicketRequest,
+    VmSpec, VmStatistics,
 };
 use strongroom_types::VmId;
 
@@ -78,6 +78,9 @@ pub trait HostService: Send + Sync + 'static {
     /// # Errors
     /// If the VM has no such thing to reach, or there are too many tickets.
     fn ticket(&self, vm: VmId, request: TicketRequest) -> Result<Ticket, Problem>;
+
+    /// Ends a ticket that nobody has presented, if there is such a one.
+    fn void_ticket(&self, ticket: &TicketId);
 
     /// Makes the host use a directory as a datastore.
     fn add_datastore(
@@ -156,6 +159,10 @@ impl HostService for Hostd {
     fn ticket(&self, vm: VmId, request: TicketRequest) -> Result<Ticket, Problem> {
         let now = self.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
         self.make_ticket(&now, request)
+    }
+
+    fn void_ticket(&self, ticket: &TicketId) {
+        self.tickets.void(ticket);
     }
 
     async fn add_datastore(self: Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {

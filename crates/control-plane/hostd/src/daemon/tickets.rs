@@ -1,11 +1,12 @@
-//! Tickets, and the images that were uploaded with them.
+//! Tickets, and the images that came with them.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
-use strongroom_host::protocol::{Problem, TicketId, TicketRequest};
+use strongroom_host::orders::Brought;
+use strongroom_host::protocol::{Problem, TicketId, TicketRequest, VmGeneration};
 use strongroom_types::VmId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -26,10 +27,25 @@ pub struct Tickets {
 
 #[derive(Debug)]
 struct Entry {
-    vm: VmId,
+    bearer: TicketFor,
     request: TicketRequest,
     until: Instant,
-    image: Option<OwnedFd>,
+    image: Option<Image>,
+}
+
+/// The VM of a ticket, and the start of it that the ticket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TicketFor {
+    pub vm: VmId,
+    pub generation: VmGeneration,
+}
+
+/// An image that a client has brought.
+#[derive(Debug)]
+pub struct Image {
+    pub brought: Brought,
+    /// The file, or the socket.
+    pub from: OwnedFd,
 }
 
 impl Tickets {
@@ -37,7 +53,7 @@ impl Tickets {
     ///
     /// # Errors
     /// If there are too many tickets.
-    pub fn mint(&self, vm: VmId, request: TicketRequest) -> Result<(TicketId, SystemTime), Problem> {
+    pub fn mint(&self, bearer: TicketFor, request: TicketRequest) -> Result<(TicketId, SystemTime), Problem> {
         let mut good = self.lock();
         if good.len() >= TICKETS_MAX {
             return Err(Problem::new(
@@ -46,31 +62,40 @@ impl Tickets {
             ));
         }
         let ticket = TicketId::from_bytes(*uuid::Uuid::new_v4().as_bytes());
-        let entry = Entry { vm, request, until: Instant::now() + GOOD_FOR, image: None };
+        let entry = Entry { bearer, request, until: Instant::now() + GOOD_FOR, image: None };
         good.insert(ticket.clone(), entry);
         Ok((ticket, SystemTime::now() + GOOD_FOR))
     }
 
-    /// Redeems a ticket for a console or a screen; this works once.
+    /// Redeems a ticket; this works once. `is_still_for` says whether the VM is what it was made
+    /// for, and `image` is what the client brings with one for an upload, which is kept.
+    ///
+    /// # Errors
+    /// If the ticket is not valid, or not any more.
     pub fn redeem(
         &self,
         ticket: &TicketId,
-        image: Option<OwnedFd>,
-    ) -> Result<(VmId, TicketRequest), Problem> {
-        let bad =
-            || Problem::new("bad_ticket", "the ticket is not good, or not any more; ask for another one");
+        is_still_for: impl FnOnce(TicketFor) -> Result<(), Problem>,
+        image: impl FnOnce() -> Result<Image, Problem>,
+    ) -> Result<(TicketFor, TicketRequest), Problem> {
         let mut good = self.lock();
-        let entry = good.get_mut(ticket).filter(|entry| entry.image.is_none()).ok_or_else(bad)?;
+        let entry = good.get_mut(ticket).filter(|entry| entry.image.is_none()).ok_or_else(not_good)?;
+        is_still_for(entry.bearer)?;
         if let TicketRequest::Upload { .. } = entry.request {
-            let image = image.ok_or_else(|| Problem::new("no_file", "no image came beside the ticket"))?;
-            entry.image = Some(image);
+            entry.image = Some(image()?);
             entry.until = Instant::now() + IMAGE_KEPT_FOR;
-            let redeemed = (entry.vm, entry.request.clone());
+            let redeemed = (entry.bearer, entry.request.clone());
             drop(good);
             self.images.notify_waiters();
             return Ok(redeemed);
         }
-        good.remove(ticket).map(|entry| (entry.vm, entry.request)).ok_or_else(bad)
+        good.remove(ticket).map(|entry| (entry.bearer, entry.request)).ok_or_else(not_good)
+    }
+
+    /// Ends a ticket that has not been redeemed, with what came with it.
+    pub fn void(&self, ticket: &TicketId) {
+        self.lock().remove(ticket);
+        self.images.notify_waiters();
     }
 
     /// Returns the image that was uploaded with a ticket for this VM, and waits for it if
@@ -78,12 +103,7 @@ impl Tickets {
     ///
     /// # Errors
     /// If the ticket is not valid, or has another purpose.
-    pub async fn image(
-        &self,
-        ticket: &TicketId,
-        vm: VmId,
-        wanted: &TicketRequest,
-    ) -> Result<OwnedFd, Problem> {
+    pub async fn image(&self, ticket: &TicketId, vm: VmId, wanted: &TicketRequest) -> Result<Image, Problem> {
         loop {
             let came = self.images.notified();
             tokio::pin!(came);
@@ -91,7 +111,8 @@ impl Tickets {
             came.as_mut().enable();
             let until = {
                 let mut good = self.lock();
-                let entry = good.get(ticket).filter(|entry| entry.vm == vm && entry.request == *wanted);
+                let entry =
+                    good.get(ticket).filter(|entry| entry.bearer.vm == vm && entry.request == *wanted);
                 let bad = || {
                     Problem::new("bad_ticket", "no image came with the ticket, or not in time; send it again")
                 };
@@ -115,6 +136,11 @@ impl Tickets {
     }
 }
 
+/// Why a ticket is not taken. It is the same for one that never was: nobody learns which there are.
+pub fn not_good() -> Problem {
+    Problem::new("bad_ticket", "the ticket is not good, or not any more; ask for another one")
+}
+
 fn entry_until(good: &HashMap<TicketId, Entry>, ticket: &TicketId) -> Instant {
     good.get(ticket).map_or_else(Instant::now, |entry| entry.until)
 }
@@ -123,44 +149,79 @@ fn entry_until(good: &HashMap<TicketId, Entry>, ticket: &TicketId) -> Instant {
 mod tests {
     use super::*;
 
+    fn bearer() -> TicketFor {
+        TicketFor { vm: VmId::random(), generation: VmGeneration(3) }
+    }
+
+    fn image() -> Result<Image, Problem> {
+        Ok(Image { brought: Brought::File, from: std::fs::File::open("/dev/null").unwrap().into() })
+    }
+
+    fn still(_: TicketFor) -> Result<(), Problem> {
+        Ok(())
+    }
+
+    fn nothing() -> Result<Image, Problem> {
+        Err(Problem::new("no_file", "nothing came"))
+    }
+
     #[tokio::test]
     async fn a_ticket_is_good_once_and_for_what_it_was_asked_for() {
-        let (tickets, vm) = (Tickets::default(), VmId::random());
-        let (console, _) = tickets.mint(vm, TicketRequest::Vnc).unwrap();
-        assert_eq!(tickets.redeem(&console, None).unwrap(), (vm, TicketRequest::Vnc));
-        assert_eq!(tickets.redeem(&console, None).unwrap_err().code, "bad_ticket");
+        let (tickets, bearer) = (Tickets::default(), bearer());
+        let (console, _) = tickets.mint(bearer, TicketRequest::Vnc).unwrap();
+        assert_eq!(tickets.redeem(&console, still, nothing).unwrap(), (bearer, TicketRequest::Vnc));
+        assert_eq!(tickets.redeem(&console, still, nothing).unwrap_err().code, "bad_ticket");
         let upload = TicketRequest::Upload { disk: "disk0".parse().unwrap() };
-        let (ticket, _) = tickets.mint(vm, upload.clone()).unwrap();
-        assert_eq!(tickets.redeem(&ticket, None).unwrap_err().code, "no_file");
-        let image = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        let (found, ()) = tokio::join!(tickets.image(&ticket, vm, &upload), async {
-            tickets.redeem(&ticket, Some(image())).unwrap();
+        let (ticket, _) = tickets.mint(bearer, upload.clone()).unwrap();
+        let other = |_| Err(not_good());
+        assert_eq!(tickets.redeem(&ticket, other, image).unwrap_err().code, "bad_ticket");
+        assert_eq!(tickets.redeem(&ticket, still, nothing).unwrap_err().code, "no_file");
+        let (found, ()) = tokio::join!(tickets.image(&ticket, bearer.vm, &upload), async {
+            tickets.redeem(&ticket, still, image).unwrap();
         });
         found.unwrap();
-        assert_eq!(tickets.image(&ticket, vm, &upload).await.unwrap_err().code, "bad_ticket");
-        let (other, _) = tickets.mint(vm, upload.clone()).unwrap();
+        assert_eq!(tickets.image(&ticket, bearer.vm, &upload).await.unwrap_err().code, "bad_ticket");
+        let (other, _) = tickets.mint(bearer, upload.clone()).unwrap();
         assert!(tickets.image(&other, VmId::random(), &upload).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_void_ticket_is_good_for_nothing() {
+        let (tickets, bearer) = (Tickets::default(), bearer());
+        let (console, _) = tickets.mint(bearer, TicketRequest::Vnc).unwrap();
+        tickets.void(&console);
+        assert_eq!(tickets.redeem(&console, still, nothing).unwrap_err().code, "bad_ticket");
+        // What has come already is not used, and a task that waits for it hears so at once.
+        let upload = TicketRequest::Upload { disk: "disk0".parse().unwrap() };
+        let (ticket, _) = tickets.mint(bearer, upload.clone()).unwrap();
+        let (found, ()) = tokio::join!(tickets.image(&ticket, bearer.vm, &upload), async {
+            tickets.void(&ticket);
+        });
+        assert_eq!(found.unwrap_err().code, "bad_ticket");
+        let (ticket, _) = tickets.mint(bearer, upload.clone()).unwrap();
+        tickets.redeem(&ticket, still, image).unwrap();
+        tickets.void(&ticket);
+        assert_eq!(tickets.image(&ticket, bearer.vm, &upload).await.unwrap_err().code, "bad_ticket");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_ticket_and_its_image_are_good_for_their_time() {
         const ALMOST: Duration = Duration::from_millis(1);
-        let (tickets, vm) = (Tickets::default(), VmId::random());
+        let (tickets, bearer) = (Tickets::default(), bearer());
         for (waits, is_good) in [(GOOD_FOR - ALMOST, true), (GOOD_FOR, false)] {
-            let (console, _) = tickets.mint(vm, TicketRequest::Vnc).unwrap();
+            let (console, _) = tickets.mint(bearer, TicketRequest::Vnc).unwrap();
             tokio::time::advance(waits).await;
-            assert_eq!(tickets.redeem(&console, None).is_ok(), is_good, "{waits:?}");
+            assert_eq!(tickets.redeem(&console, still, nothing).is_ok(), is_good, "{waits:?}");
         }
         let upload = TicketRequest::Upload { disk: "disk0".parse().unwrap() };
         for (waits, is_good) in [(IMAGE_KEPT_FOR - ALMOST, true), (IMAGE_KEPT_FOR, false)] {
-            let (ticket, _) = tickets.mint(vm, upload.clone()).unwrap();
-            let image = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-            tickets.redeem(&ticket, Some(image)).unwrap();
+            let (ticket, _) = tickets.mint(bearer, upload.clone()).unwrap();
+            tickets.redeem(&ticket, still, image).unwrap();
             tokio::time::advance(waits).await;
-            assert_eq!(tickets.image(&ticket, vm, &upload).await.is_ok(), is_good, "{waits:?}");
+            assert_eq!(tickets.image(&ticket, bearer.vm, &upload).await.is_ok(), is_good, "{waits:?}");
         }
         // A task that waits for an image gets an error when the ticket expires.
-        let (ticket, _) = tickets.mint(vm, upload.clone()).unwrap();
-        assert_eq!(tickets.image(&ticket, vm, &upload).await.unwrap_err().code, "bad_ticket");
+        let (ticket, _) = tickets.mint(bearer, upload.clone()).unwrap();
+        assert_eq!(tickets.image(&ticket, bearer.vm, &upload).await.unwrap_err().code, "bad_ticket");
     }
 }

@@ -82,6 +82,8 @@ pub fn former_term() {
             )
             .map(drop),
         );
+        let ticket = host.no_ticket();
+        refused.push(host.void(&ticket));
         refused.push(host.try_add_datastore().map(drop));
         refused.push(host.try_look_through().map(drop));
         refused.push(host.try_judge(&spec).map(drop));

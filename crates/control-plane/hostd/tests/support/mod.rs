@@ -18,7 +18,7 @@ use strongroom_host::protocol::{
     Board, Datastore, DatastoreRequest, Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello,
     GuestWelcome, ImageFormat, JudgeRequest, Judgement, MachineType, ObservedVm, ObservedVms, Operation,
     OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, Problem, Reading,
-    ReadingRequest, ReadingsRequest, Term, Ticket, TicketRequest, VmGeneration, VmSpec,
+    ReadingRequest, ReadingsRequest, Term, Ticket, TicketId, TicketRequest, VmGeneration, VmSpec,
 };
 use strongroom_host::vm_directory::{StagedVm, VmRecord};
 use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
@@ -415,10 +415,24 @@ impl Host {
 
     /// As [`told_for`](Self::told_for), where it is no text.
     pub fn bytes_for(&self, spec: &VmSpec, request: TicketRequest) -> Vec<u8> {
-        let ticket = self.ticket(spec, request).unwrap();
+        self.bytes_of(&self.ticket(spec, request).unwrap())
+    }
+
+    /// All that a client receives that presents this ticket.
+    pub fn bytes_of(&self, ticket: &Ticket) -> Vec<u8> {
         let mut told = Vec::new();
-        self.show(&ticket, None).read_to_end(&mut told).unwrap();
+        self.show(ticket, None).read_to_end(&mut told).unwrap();
         told
+    }
+
+    /// A ticket that no host has made.
+    pub fn no_ticket(&self) -> Ticket {
+        let socket = self.path("run/hostd/guest.sock");
+        Ticket { ticket: TicketId::from_bytes([0; 16]), expires_unix_seconds: 0, socket, port: None }
+    }
+
+    pub fn void(&self, ticket: &Ticket) -> Result<(), ClientError> {
+        self.runtime.block_on(self.client.void_ticket(&ticket.ticket))
     }
 
     /// All that a client receives from an export of a disk.

@@ -11,12 +11,11 @@ use strongroom_keys::Kek;
 use strongroom_streams::{StreamKind, StreamReader};
 
 use super::{Description, FORMAT, PACKED};
+use crate::guest_client::TAKEN_WITHIN;
 use crate::own_volume::OpenOwnVolume;
 
 /// How long another reader of the dump may hold it: less than a client waits for its welcome.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// How long a client may take to read a chunk.
-const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// A dump that is open for sending.
 pub struct GivenDump {

@@ -11,16 +11,19 @@ use rustls::client::Resumption;
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, TrustAnchor, UnixTime};
-use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, ClientConfig, DistinguishedName, OtherError, ServerConfig, version};
+use rustls::server::{NoServerSessionStorage, WantsServerCert};
+use rustls::{
+    CertificateError, ClientConfig, ConfigBuilder, DistinguishedName, OtherError, ServerConfig,
+    WantsVerifier, version,
+};
 use strongroom_memory::secret::SecretBytes;
 use webpki::{EndEntityCert, KeyUsage};
 
 use super::refusal::Refusal;
 use super::signatures::verifies_signatures;
 use super::trust::claimed_identity;
-use crate::access::{ClientId, Role};
+use crate::access::{CertificateSha256, ClientId, Role};
 
 /// The one client that is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +49,7 @@ struct OtherPeer {
 }
 
 /// One side of a connection between two clients.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct OwnSide<'a> {
     /// The authorities that its peer's certificate may come from.
     pub authorities: &'a [CertificateDer<'static>],
@@ -79,16 +82,80 @@ impl OwnSide<'_> {
     /// If certificate or key cannot be used.
     pub fn listening(self, expected: ExpectedPeer) -> Result<ServerConfig, rustls::Error> {
         let verifier = Arc::new(PeerVerifier::new(self.authorities, expected)?);
+        self.serving(|builder| builder.with_client_cert_verifier(verifier))
+    }
+
+    /// The TLS of the side that listens, for strangers: they show no certificate, and know this
+    /// side by its own.
+    ///
+    /// # Errors
+    /// If certificate or key cannot be used.
+    pub fn listening_to_strangers(self, protocol: &[u8]) -> Result<ServerConfig, rustls::Error> {
+        let mut config = self.serving(ConfigBuilder::<ServerConfig, WantsVerifier>::with_no_client_auth)?;
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Ok(config)
+    }
+
+    fn serving(
+        self,
+        clients: impl FnOnce(
+            ConfigBuilder<ServerConfig, WantsVerifier>,
+        ) -> ConfigBuilder<ServerConfig, WantsServerCert>,
+    ) -> Result<ServerConfig, rustls::Error> {
         let key = PrivatePkcs8KeyDer::from(self.key.expose().to_vec());
-        let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
-            .with_protocol_versions(&[&version::TLS13])?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![self.certificate], key.into())?;
+        let builder = ServerConfig::builder_with_provider(Arc::new(provider()))
+            .with_protocol_versions(&[&version::TLS13])?;
+        let mut config = clients(builder).with_single_cert(vec![self.certificate], key.into())?;
         // Every connection shows its certificate to the verifier.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)
     }
+}
+
+/// The TLS of a client without a certificate, which speaks `protocol` with a peer that has exactly
+/// this certificate.
+///
+/// # Errors
+/// If there is no TLS 1.3.
+pub fn connecting_as_stranger(
+    certificate: CertificateSha256,
+    protocol: &[u8],
+) -> Result<ClientConfig, rustls::Error> {
+    let algorithms = provider().signature_verification_algorithms;
+    let mut config = ClientConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(ExactVerifier { certificate, algorithms }))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// Admits the owner of one certificate, of any authority.
+#[derive(Debug)]
+struct ExactVerifier {
+    certificate: CertificateSha256,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for ExactVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match CertificateSha256::of(end_entity) == self.certificate {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    verifies_signatures!();
 }
 
 fn provider() -> rustls::crypto::CryptoProvider {

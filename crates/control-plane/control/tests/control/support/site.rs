@@ -1,6 +1,7 @@
 //! A site: hosts and their key providers, which survive the control plane.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +18,10 @@ use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
 use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe, CryptoSafeState,
     Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport,
-    FIRST_FORMATS, FORMATS, Grant, GroupMember, HandoverId, Host as HostState, JudgeRequest, Judgement,
-    MapReport, MemberVolumes, NewVmSnapshot, ObservedVm, ObservedVms, OffReason, Operation, OperationId,
-    OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState, Problem, Programs,
-    READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SavedMemory, SnapshotChange,
+    FIRST_FORMATS, FORMATS, Grant, GroupMember, GuestPort, HandoverId, Host as HostState, JudgeRequest,
+    Judgement, MapReport, MemberVolumes, NewVmSnapshot, ObservedVm, ObservedVms, OffReason, Operation,
+    OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState, Problem,
+    Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SavedMemory, SnapshotChange,
     SpaceReport, Term, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots,
     VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
 };
@@ -257,6 +258,8 @@ pub struct HostInside {
     /// The guests' disk counters.
     pub statistics: BTreeMap<VmId, VmStatistics>,
     pub programs: Option<Programs>,
+    /// The tickets that were ended before they were presented.
+    pub void_tickets: Vec<TicketId>,
     /// Requests that it should never have received.
     pub violations: Vec<String>,
     /// The number of moves to another key that fail.
@@ -386,6 +389,7 @@ impl HostInside {
             now_unix_ms: None,
             statistics: BTreeMap::new(),
             programs: Some(Programs { passt: Some("/usr/bin/passt".into()), ..Programs::default() }),
+            void_tickets: Vec::new(),
             violations: Vec::new(),
             rekeys_that_fail: 0,
             rekeys_of_data: Vec::new(),
@@ -1081,7 +1085,19 @@ impl Host for FakeHost {
     fn ticket(&self, _: VmId, _: &TicketRequest) -> Result<Ticket, HostError> {
         self.call(|_| {
             let (ticket, socket) = (TicketId::from_bytes([7; 16]), PathBuf::from("/run/guest.sock"));
-            Ok(Ticket { ticket, expires_unix_seconds: 30, socket })
+            let port = GuestPort {
+                listen: SocketAddr::from(([192, 0, 2, 1], 5691)),
+                certificate_sha256: "ab".repeat(32),
+            };
+            // Later than any clock of a test.
+            Ok(Ticket { ticket, expires_unix_seconds: 1 << 40, socket, port: Some(port) })
+        })
+    }
+
+    fn void_ticket(&self, ticket: &TicketId) -> Result<(), HostError> {
+        self.call(|inside| {
+            inside.void_tickets.push(ticket.clone());
+            Ok(())
         })
     }
 

@@ -1,6 +1,6 @@
 //! Which peers a control plane and a host admit.
 
-use super::super::peer::{ExpectedPeer, OwnSide};
+use super::super::peer::{ExpectedPeer, OwnSide, connecting_as_stranger};
 use super::*;
 
 /// A client, with its certificate.
@@ -28,8 +28,16 @@ fn shake(
     let connecting = OwnSide { authorities: roots, certificate, key: &key }.connecting(control_expects);
     let listening = OwnSide { authorities: roots, certificate: host_certificate, key: &host_key };
     let address = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
-    let mut client = ClientConnection::new(Arc::new(connecting.unwrap()), address).unwrap();
-    let mut server = ServerConnection::new(Arc::new(listening.listening(host_expects).unwrap())).unwrap();
+    let client = ClientConnection::new(Arc::new(connecting.unwrap()), address).unwrap();
+    let server = ServerConnection::new(Arc::new(listening.listening(host_expects).unwrap())).unwrap();
+    exchange(client, server)
+}
+
+/// What the server and the client of a handshake made of each other.
+fn exchange(
+    mut client: ClientConnection,
+    mut server: ServerConnection,
+) -> (Result<(), rustls::Error>, Result<(), rustls::Error>) {
     let (mut client_says, mut server_says) = (Ok(()), Ok(()));
     for _ in 0..4 {
         let mut wire = Vec::new();
@@ -51,6 +59,35 @@ fn shake(
         server_says.clone().and(end(server_says, server.is_handshaking())),
         client_says.clone().and(end(client_says, client.is_handshaking())),
     )
+}
+
+#[test]
+fn a_stranger_knows_a_host_by_its_certificate_and_by_nothing_else() {
+    const PROTOCOL: &[u8] = b"guest";
+    let authority = Place::new().open();
+    let roots = authority.roots(noon());
+    let [host, other_host] = [(); 2].map(|()| enrolled(&authority, Role::Host));
+    let meets = |expected: &Enrolled, met: &Enrolled, protocol: &[u8]| {
+        let key = met.peer.pkcs8.duplicate().unwrap();
+        let side = OwnSide { authorities: &roots, certificate: met.certificate.clone(), key: &key };
+        let server = ServerConnection::new(Arc::new(side.listening_to_strangers(PROTOCOL).unwrap()));
+        let client = connecting_as_stranger(CertificateSha256::of(&expected.certificate), protocol);
+        let address = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
+        let client = ClientConnection::new(Arc::new(client.unwrap()), address);
+        exchange(client.unwrap(), server.unwrap())
+    };
+    let both = meets(&host, &host, PROTOCOL);
+    assert!(both.0.is_ok() && both.1.is_ok(), "{both:?}");
+    // Another host of the same site poses as this one.
+    let (_, client_says) = meets(&host, &other_host, PROTOCOL);
+    assert!(client_says.is_err());
+    // The certificate of a host, without its key.
+    let posing = Enrolled { peer: Peer::new(), certificate: host.certificate.clone(), is: host.is };
+    let key = posing.peer.pkcs8.duplicate().unwrap();
+    let side = OwnSide { authorities: &roots, certificate: posing.certificate, key: &key };
+    assert!(side.listening_to_strangers(PROTOCOL).is_err());
+    let (server_says, _) = meets(&host, &host, b"another");
+    assert!(server_says.is_err());
 }
 
 #[test]
