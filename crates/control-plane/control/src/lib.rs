@@ -5,7 +5,8 @@
 //!   memory.
 //! - [`process`]: the whole process; [`run`] is its entry point. `server`: the REST interface.
 //! - [`engine`]: requests, tasks, reports of hosts, alarms. [`host`], [`joining`], [`keys`]: the
-//!   interfaces to hosts, to machines that join as such, and to keys.
+//!   interfaces to hosts, to machines that join as such, and to keys. [`identity`], [`courier`]: those
+//!   to identity providers, and to whom alarms are sent.
 //!
 //! It holds no key and sees no guest data: it knows keys by their names, and passes on tickets for
 //! a guest's console. Its data is not secret, except its callers' tokens, of which it stores only
@@ -16,6 +17,7 @@ pub mod bearer;
 pub mod courier;
 pub mod engine;
 pub mod host;
+pub mod identity;
 pub mod inventory;
 pub mod joining;
 pub mod keys;

@@ -93,6 +93,7 @@ impl Control {
                 self.review_vm(&index, vm, &mut wanted);
             }
             self.review_recipients(&index, &mut wanted, self.now_unix_ms());
+            self.review_emergencies(&index, &mut wanted);
         }
         self.raise_and_clear(wanted)
     }

@@ -13,6 +13,8 @@
 //!
 //! - [`access`]: who may do what. [`accounts`]: users, roles, folders and grants. [`credentials`]:
 //!   tokens, sessions. [`access_log`]: what is on record of all this.
+//! - [`identity_providers`], [`outside`]: people who are no users, and their sessions. [`flows`]: their
+//!   sign-ins that are not finished. [`emergency`]: credentials for when nobody can sign in.
 //! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
 //!   host.
 //! - [`compliance`]: the rules of policies. [`quotas`]: those of folders.
@@ -44,14 +46,18 @@ mod due;
 mod due_snapshots;
 mod due_times;
 mod embedded;
+mod emergency;
 mod evacuate;
 mod fill;
+mod flows;
 mod groups;
+mod identity_providers;
 mod joining;
 mod maintenance;
 mod moves;
 mod observe;
 mod operate;
+mod outside;
 mod place;
 mod placement;
 mod quotas;
@@ -90,6 +96,7 @@ use strongroom_store::Store;
 use uuid::Uuid;
 
 use self::due_snapshots::DueSnapshots;
+use self::flows::Flows;
 use self::recipients::Deliveries;
 use self::seats::{HostSeat, Seats};
 use self::standings::Standings;
@@ -98,6 +105,7 @@ use self::unsettled::Unsettled;
 use self::volumes::Spaces;
 use crate::courier::Courier;
 use crate::host::Host;
+use crate::identity::IdentityProviders;
 use crate::inventory::{Draft, Failure, Inventory};
 use crate::joining::Joining;
 use crate::keys::VmKeys;
@@ -132,6 +140,9 @@ pub struct Control {
     /// Carries messages to recipients; absent in a program that sends none.
     courier: OnceLock<Arc<dyn Courier>>,
     deliveries: Deliveries,
+    /// Asks identity providers; absent in a program that asks none.
+    identity_providers: OnceLock<Arc<dyn IdentityProviders>>,
+    flows: Flows,
     keys: Arc<dyn VmKeys>,
     standings: Standings,
     samples: Samples,
@@ -185,6 +196,8 @@ impl Control {
             joining: OnceLock::new(),
             courier: OnceLock::new(),
             deliveries: Deliveries::default(),
+            identity_providers: OnceLock::new(),
+            flows: Flows::default(),
             keys,
             standings,
             samples,

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use crate::courier::Courier;
 use crate::engine::{Clock, Control};
 use crate::host::Host;
+use crate::identity::IdentityProviders;
 use crate::inventory::Failure;
 use crate::joining::Joining;
 use crate::keys::VmKeys;
@@ -41,6 +42,8 @@ pub struct ControlConfig {
     pub joining: Option<Arc<dyn Joining>>,
     /// Carries messages about alarms to recipients.
     pub courier: Option<Arc<dyn Courier>>,
+    /// Asks identity providers.
+    pub identity_providers: Option<Arc<dyn IdentityProviders>>,
     /// Requests keys and signs grants.
     pub keys: Arc<dyn VmKeys>,
     /// Hashes users' passwords.
@@ -88,8 +91,17 @@ impl ControlProcess {
     /// # Errors
     /// [`ControlError`].
     pub async fn bind(config: ControlConfig) -> Result<Self, ControlError> {
-        let ControlConfig { directory, listen, certificate_names, hosts, joining, courier, keys, passwords } =
-            config;
+        let ControlConfig {
+            directory,
+            listen,
+            certificate_names,
+            hosts,
+            joining,
+            courier,
+            identity_providers,
+            keys,
+            passwords,
+        } = config;
         let clock: Clock = Arc::new(unix_milliseconds_now);
         // The store reads its whole file, and providers are queried.
         let opened = tokio::task::spawn_blocking(move || {
@@ -101,6 +113,9 @@ impl ControlProcess {
             }
             if let Some(courier) = courier {
                 control.send_with(courier);
+            }
+            if let Some(providers) = identity_providers {
+                control.identify_with(providers);
             }
             state::first_token(&directory, &control)?;
             Ok::<_, ControlError>((control, tls))
