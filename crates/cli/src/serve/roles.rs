@@ -21,6 +21,7 @@ use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::config::HostConfig;
 use strongroom_hostd::daemon::{self, DatastoreNotes, Options, SupervisorProgram};
 use strongroom_jobs::datastores::KnownDatastores;
+use strongroom_oidc::Providers;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -152,6 +153,7 @@ pub fn control(
             hosts: vec![(name.clone(), hostd)],
             joining: Some(Arc::new(joining)),
             courier: Some(Arc::new(couriers)),
+            identity_providers: Some(Arc::new(Providers::of(&places.control))),
             keys: Arc::new(keys),
             passwords: Arc::new(Passwords::default()),
         };
