@@ -52,6 +52,7 @@ mod named_tests;
 mod opens_with_standard_tools;
 mod operations;
 mod people;
+mod people_from_outside;
 mod planes;
 mod provider_secrets;
 mod recipients;
