@@ -216,11 +216,7 @@ fn alarm_of(record: &EmergencyRecord, used: &EmergencyUse) -> Alarm {
     Alarm {
         kind: AlarmKind::EmergencyAccess,
         severity: Severity::Critical,
-        object: ObjectRef {
-            kind: ObjectKind::Control,
-            id: Some(record.id),
-            name: format!("{EMERGENCY}:{name}"),
-        },
+        object: ObjectRef { kind: ObjectKind::Control, id: Some(record.id), name: name.to_string() },
         message: format!(
             "emergency credential {name} was used from {} with the reason: {}",
             used.from, used.reason
