@@ -4,6 +4,7 @@
 //! - [`records`]: the stored records, with their keys. [`inventory`]: the store and its index in
 //!   memory.
 //! - [`process`]: the whole process; [`run`] is its entry point. `server`: the REST interface.
+//! - [`certificate`]: a certificate of the API from an authority of the site.
 //! - [`engine`]: requests, tasks, reports of hosts, alarms. [`host`], [`joining`], [`keys`]: the
 //!   interfaces to hosts, to machines that join as such, and to keys. [`identity`], [`courier`]: those
 //!   to identity providers, and to whom alarms are sent.
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bearer;
+pub mod certificate;
 pub mod courier;
 pub mod engine;
 pub mod host;

@@ -160,7 +160,7 @@ pub struct Control {
     progress: Mutex<HashMap<Uuid, Progress>>,
     /// Operations that got their ids in this run and were not sent yet, so no host knows them.
     unsent: Mutex<HashSet<OperationId>>,
-    certificate: Mutex<Option<Certificate>>,
+    certificates: Mutex<Vec<Certificate>>,
     providers: Mutex<Vec<strongroom_api::key::KeyProvider>>,
 }
 
@@ -187,7 +187,7 @@ impl Control {
         for task in inventory.read().open_tasks() {
             schedule.wake(task.task.id);
         }
-        let (progress, certificate, providers) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (progress, certificates, providers) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (standings, samples) = (Standings::default(), Samples::default());
         let control = Self {
             inventory,
@@ -210,7 +210,7 @@ impl Control {
             access_breaks: Mutex::default(),
             progress,
             unsent: Mutex::default(),
-            certificate,
+            certificates,
             providers,
         };
         control.queue_schedules(control.now_unix_ms() / 1000);

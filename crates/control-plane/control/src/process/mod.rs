@@ -7,6 +7,7 @@ mod tls;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use strongroom_api::Name;
 use strongroom_types::unix_milliseconds_now;
@@ -27,6 +28,9 @@ use tls::{ApiTls, TlsError};
 
 /// The default address of the API: reachable from this machine only.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:5690";
+
+/// The interval between looks for another installed certificate.
+const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
 
 /// The configuration of a control plane.
 pub struct ControlConfig {
@@ -122,7 +126,7 @@ impl ControlProcess {
         });
         let opened = opened.await.map_err(|error| ControlError::Thread(std::io::Error::other(error)))?;
         let (control, tls) = opened?;
-        control.watch_certificate(tls.certificate());
+        control.watch_certificates(tls.certificates());
         let failed = |error| ControlError::Listen { address: listen, error };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -153,11 +157,28 @@ impl ControlProcess {
         let Self { control, listener, tls, passwords, .. } = self;
         let threads = threads::Threads::start(&control).map_err(ControlError::Thread)?;
         tracing::info!(address = %self.address, fingerprint = %tls.fingerprint(), "the control plane serves");
-        server::serve(listener, tls.config(), Arc::clone(&control), passwords, stop).await;
+        let (config, tls) = (tls.config(), Arc::new(tls));
+        let followed = tokio::spawn(follow_certificate(tls, Arc::clone(&control)));
+        server::serve(listener, config, Arc::clone(&control), passwords, stop).await;
+        followed.abort();
         control.schedule.end();
         // The threads wait for calls to hosts and the store, which have timeouts.
         let _ = tokio::task::spawn_blocking(move || threads.end()).await;
         Ok(())
+    }
+}
+
+/// Serves the certificate that is installed while the control plane runs.
+async fn follow_certificate(tls: Arc<ApiTls>, control: Arc<Control>) {
+    loop {
+        tokio::time::sleep(FOLLOW_PAUSE).await;
+        let (tls, control) = (Arc::clone(&tls), Arc::clone(&control));
+        let followed = tokio::task::spawn_blocking(move || {
+            if tls.follow() {
+                control.watch_certificates(tls.certificates());
+            }
+        });
+        let _ = followed.await;
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod access_log;
 mod api;
+mod certificates;
 mod data_keys;
 mod disk_statistics;
 mod emergency;
