@@ -1,5 +1,5 @@
-//! `strongroom certificate`: a certificate of the API from an authority of the site. The commands work
-//! on files of the control plane's home, for root or the user that `serve` runs as.
+//! `strongroom certificate`: a certificate of the API from an authority of the site. The commands
+//! work on files of the control plane's home, for root or the user that `serve` runs as.
 
 use std::fmt;
 use std::path::PathBuf;

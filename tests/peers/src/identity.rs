@@ -37,9 +37,9 @@ impl IdentityProvider {
     /// The secret of its client `strongroom`; `strongroom-public` has none.
     pub const CLIENT_SECRET: &str = "a secret: with +signs";
 
-    /// Starts a provider whose clients are sent back to the path `/callback/NAME`, with its files in
-    /// a directory. `alice` is in the groups `ops` and `staff`, `bob` in `guests`. That called `fat`
-    /// has all claims in its ID tokens, others at their UserInfo endpoints.
+    /// Starts a provider whose clients are sent back to the path `/callback/NAME`, with its files
+    /// in a directory. `alice` is in the groups `ops` and `staff`, `bob` in `guests`. That called
+    /// `fat` has all claims in its ID tokens, others at their UserInfo endpoints.
     ///
     /// # Panics
     /// If it does not serve.

@@ -1,5 +1,5 @@
-//! A certificate of the API from an authority that is not ours: requested, issued by openssl, installed
-//! while the control plane runs, and seen by curl. What has pinned the API's own goes on.
+//! A certificate of the API from an authority that is not ours: requested, issued by openssl,
+//! installed while the control plane runs, and seen by curl. What has pinned the API's own goes on.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! People of a real identity provider (`oidc-provider`), and an emergency in which it is away, by the
-//! command line: from the settings to the end of their sessions.
+//! People of a real identity provider (`oidc-provider`), and an emergency in which it is away, by
+//! the command line: from the settings to the end of their sessions.
 
 use serde_json::json;
 use strongroom_system_tests::{Finished, Scratch, Serving};

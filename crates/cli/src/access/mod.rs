@@ -35,7 +35,8 @@ use crate::output::{Output, utc};
 /// The commands for access as a whole.
 #[derive(Debug, Subcommand)]
 pub enum AccessCommand {
-    /// List the roles of all users, groups and tokens, last sign-ins, emergency credentials, sessions
+    /// List the roles of all users, groups and tokens, last sign-ins, emergency credentials,
+    /// sessions
     Review(review::ReviewArguments),
     /// Say whether a user may call an operation of the API, and why
     Explain(review::ExplainArguments),

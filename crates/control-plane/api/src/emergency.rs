@@ -1,5 +1,5 @@
-//! Emergency credentials ("break-glass"): a way in when nobody can sign in as usual. Each is made in
-//! advance, works once, and is seen by everyone whom alarms reach.
+//! Emergency credentials ("break-glass"): a way in when nobody can sign in as usual. Each is made
+//! in advance, works once, and is seen by everyone whom alarms reach.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -156,7 +156,8 @@ checked_text!(
     schema(value_type = String, min_length = 8, max_length = 1024, pattern = "^https?://[!-~]+$")
 );
 checked_text!(
-    /// The name of somebody who asks: of a user or token, or `PROVIDER:NAME` of somebody from outside.
+    /// The name of somebody who asks: of a user or token, or `PROVIDER:NAME` of somebody from
+    /// outside.
     ActorName,
     check_actor,
     schema(value_type = String, min_length = 1, max_length = 320)

@@ -145,7 +145,8 @@ pub const PROVIDER_URL_BYTES_MAX: usize = 1024;
 /// Longest client id, scope, claim, or name of a group at an identity provider, in bytes.
 pub const PROVIDER_TEXT_BYTES_MAX: usize = 256;
 
-/// Longest name of somebody who asks, in bytes: of an identity provider, a colon, and the name there.
+/// Longest name of somebody who asks, in bytes: of an identity provider, a colon, and the name
+/// there.
 pub const ACTOR_NAME_BYTES_MAX: usize = 63 + 1 + PROVIDER_TEXT_BYTES_MAX;
 
 /// Longest client secret at an identity provider, in bytes.
@@ -166,7 +167,8 @@ pub const PROVIDER_SESSION_MAX_S: u32 = 12 * 3600;
 /// Length of a session that an identity provider gives, in seconds, by default.
 pub const PROVIDER_SESSION_DEFAULT_S: u32 = 3600;
 
-/// Longest code, state or other text that a browser carries back from an identity provider, in bytes.
+/// Longest code, state or other text that a browser carries back from an identity provider, in
+/// bytes.
 pub const PROVIDER_ANSWER_BYTES_MAX: usize = 8 * 1024;
 
 /// Most emergency credentials.

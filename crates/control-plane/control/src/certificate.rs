@@ -1,12 +1,13 @@
 //! A certificate of the API that an authority of the site has issued, beside its own one.
 //!
-//! The API's own certificate signs itself, and clients pin it: the commands on its machine, sessions,
-//! and other machines by its fingerprint. It stays, and is shown to whoever asks for no name, for
-//! `localhost` or for an address. Who asks for a name of the installed certificate is shown that one.
+//! The API's own certificate signs itself, and clients pin it: the commands on its machine,
+//! sessions, and other machines by its fingerprint. It stays, and is shown to whoever asks for no
+//! name, for `localhost` or for an address. Who asks for a name of the installed certificate is
+//! shown that one.
 //!
 //! ```text
 //! request.key     the key of a certificate that was requested
-//! installed.pem   the installed certificate: its key and its chain, in one file, so that both change at once
+//! installed.pem   key and chain of the installed certificate, in one file: both change at once
 //! ```
 
 use std::io;

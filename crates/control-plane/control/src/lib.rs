@@ -6,8 +6,8 @@
 //! - [`process`]: the whole process; [`run`] is its entry point. `server`: the REST interface.
 //! - [`certificate`]: a certificate of the API from an authority of the site.
 //! - [`engine`]: requests, tasks, reports of hosts, alarms. [`host`], [`joining`], [`keys`]: the
-//!   interfaces to hosts, to machines that join as such, and to keys. [`identity`], [`courier`]: those
-//!   to identity providers, and to whom alarms are sent.
+//!   interfaces to hosts, to machines that join as such, and to keys. [`identity`], [`courier`]:
+//!   those to identity providers, and to whom alarms are sent.
 //!
 //! It holds no key and sees no guest data: it knows keys by their names, and passes on tickets for
 //! a guest's console. Its data is not secret, except its callers' tokens, of which it stores only

@@ -12,8 +12,8 @@ use crate::id_token::Header;
 /// The most keys of a provider.
 const KEYS_MAX: usize = 64;
 
-/// A provider's keys for signatures. Those of other kinds are left out, and so are secret ones, which
-/// anybody could sign with.
+/// A provider's keys for signatures. Those of other kinds are left out, and so are secret ones,
+/// which anybody could sign with.
 #[derive(Clone, Debug)]
 pub struct Keys(Vec<Jwk>);
 
@@ -33,8 +33,8 @@ impl Keys {
         Ok(Self(keys.filter(|key| !fitting(key).is_empty()).collect()))
     }
 
-    /// The key that a token is signed with, as its header says. A token that names no key is that of
-    /// the only one that fits.
+    /// The key that a token is signed with, as its header says. A token that names no key is that
+    /// of the only one that fits.
     pub fn find(&self, header: &Header) -> Option<&Jwk> {
         let mut fitting = self.0.iter().filter(|key| {
             let is_named = header.key.is_none() || key.common.key_id == header.key;

@@ -1,7 +1,7 @@
 //! Asks identity providers who somebody is: [OpenID Connect] with the authorization code flow.
 //!
-//! - [`discovery`]: what a provider says of itself. [`keys`]: its keys. [`id_token`]: what it says of
-//!   somebody, verified. [`exchange`]: a code becomes an ID token. [`http`]: requests to it.
+//! - [`discovery`]: what a provider says of itself. [`keys`]: its keys. [`id_token`]: what it says
+//!   of somebody, verified. [`exchange`]: a code becomes an ID token. [`http`]: requests to it.
 //!
 //! A provider is believed about its own users and nothing else. What it sends is of limited size,
 //! comes from where it said under the issuer's name, and is refused as a whole if anything in it is

@@ -162,8 +162,8 @@ pub(super) fn privileges_of(index: &Index, role: &Name) -> Option<PrivilegeSet> 
     built_in.or_else(|| index.own_role(role).map(|own| own.privileges.clone()))
 }
 
-/// The rights of somebody who is no user: those of the groups, while the provider is there, or those
-/// of an administrator in an emergency.
+/// The rights of somebody who is no user: those of the groups, while the provider is there, or
+/// those of an administrator in an emergency.
 fn of_outside(index: &Index, session: &OutsideSessionRecord) -> Vec<PrivilegesAt> {
     match &session.entrance {
         Entrance::Provider { provider, .. } => {

@@ -29,8 +29,8 @@ use crate::passwords::base32;
 use crate::problems;
 use crate::records::{EmergencyRecord, Entrance, OutsideSessionRecord, Place, Principal, address_text};
 
-/// The random bytes of a secret: 160 bits, so that nobody guesses it, and 32 letters for a person to
-/// type.
+/// The random bytes of a secret: 160 bits, so that nobody guesses it, and 32 letters for a person
+/// to type.
 const SECRET_BYTES: usize = 20;
 /// The letters of a group, for paper.
 const GROUP_LETTERS: usize = 4;
@@ -66,7 +66,8 @@ impl Control {
         Ok(NewEmergency { info, secret: secret.into() })
     }
 
-    /// Gives an emergency credential another secret, also after its use. The old one counts no more.
+    /// Gives an emergency credential another secret, also after its use. The old one counts no
+    /// more.
     pub fn rotate_emergency(&self, caller: &Caller, named: &str) -> Result<NewEmergency, Problem> {
         let secret = fresh()?;
         let message = format!("emergency credential {named} was rotated");

@@ -52,8 +52,8 @@ fn is_current(flow: &Flow, now_unix_ms: u64) -> bool {
     now_unix_ms.abs_diff(flow.begun_unix_ms) < FLOW_LIFE_MS
 }
 
-/// The one that makes room for another one of a network: its own oldest, or the oldest of the network
-/// that has the most.
+/// The one that makes room for another one of a network: its own oldest, or the oldest of the
+/// network that has the most.
 fn displaced(all: &HashMap<String, Flow>, network: IpAddr) -> Option<String> {
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
     for flow in all.values() {

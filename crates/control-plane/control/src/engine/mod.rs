@@ -13,8 +13,8 @@
 //!
 //! - [`access`]: who may do what. [`accounts`]: users, roles, folders and grants. [`credentials`]:
 //!   tokens, sessions. [`access_log`]: what is on record of all this.
-//! - [`identity_providers`], [`outside`]: people who are no users, and their sessions. [`flows`]: their
-//!   sign-ins that are not finished. [`emergency`]: credentials for when nobody can sign in.
+//! - [`identity_providers`], [`outside`]: people who are no users, and their sessions. [`flows`]:
+//!   their sign-ins that are not finished. [`emergency`]: credentials for when nobody can sign in.
 //! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
 //!   host.
 //! - [`compliance`]: the rules of policies. [`quotas`]: those of folders.

@@ -1,10 +1,10 @@
 //! Sessions of people who are no users of this site: of identity providers, and by emergency
 //! credentials.
 //!
-//! Such a session has the rights of the groups that it was issued with, as the roles of these groups
-//! are at each moment. What it was issued with does not change: a provider is asked again when the
-//! session is over, which is soon. Names of people from outside have a colon, and those of users do
-//! not.
+//! Such a session has the rights of the groups that it was issued with, as the roles of these
+//! groups are at each moment. What it was issued with does not change: a provider is asked again
+//! when the session is over, which is soon. Names of people from outside have a colon, and those of
+//! users do not.
 
 use std::net::IpAddr;
 
@@ -78,7 +78,8 @@ impl Control {
         Ok(BegunSignIn { authorization_url, state, flow: secret.into(), expires_unix_seconds })
     }
 
-    /// Finishes a sign-in by an identity provider. A sign-in is finished once, whatever comes of it.
+    /// Finishes a sign-in by an identity provider. A sign-in is finished once, whatever comes of
+    /// it.
     ///
     /// # Errors
     /// `unauthorized`, which does not say what was wrong; the access log does.

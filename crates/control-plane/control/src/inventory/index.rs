@@ -189,8 +189,8 @@ impl Index {
         self.outside_sessions.iter().find(|session| session.id == id)
     }
 
-    /// The roles of the groups with which somebody came in by an identity provider. One that came in
-    /// otherwise has none.
+    /// The roles of the groups with which somebody came in by an identity provider. One that came
+    /// in otherwise has none.
     pub fn grants_by_groups(
         &self,
         session: &OutsideSessionRecord,

@@ -101,8 +101,8 @@ pub async fn provider_sign_in_begin(
     blocking(api, move |control| control.begin_sign_in(from, &provider, &wish)).await.map(made)
 }
 
-/// Begins a session with what a browser brought back from an identity provider, which says who it is
-/// and in which groups.
+/// Begins a session with what a browser brought back from an identity provider, which says who it
+/// is and in which groups.
 #[utoipa::path(post, path = "/v1/provider-sessions", operation_id = "provider_sign_in", tag = "access",
     request_body = FinishSignIn,
     responses((status = 201, body = NewSession), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -143,7 +143,8 @@ pub async fn emergency_create(State(api): State<Api>, wish: Wish<CreateEmergency
     blocking(api, move |control| control.create_emergency(&wish.caller, &wish.body)).await.map(made)
 }
 
-/// Gives an emergency credential another secret. The answer has it, once; the old one counts no more.
+/// Gives an emergency credential another secret. The answer has it, once; the old one counts no
+/// more.
 #[utoipa::path(post, path = "/v1/emergency-credentials/{credential}/rotate", operation_id = "emergency_rotate", tag = "access",
     params(("credential" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
     responses((status = 201, body = NewEmergency), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -184,8 +185,8 @@ pub async fn emergency_revoke(
     blocking(api, revoke).await.map(|()| Json(Done {}))
 }
 
-/// Begins a session by an emergency credential, which can be used once. Everyone whom alarms reach is
-/// told.
+/// Begins a session by an emergency credential, which can be used once. Everyone whom alarms reach
+/// is told.
 #[utoipa::path(post, path = "/v1/emergency-sessions", operation_id = "emergency_sign_in", tag = "access",
     request_body = EmergencySignIn,
     responses((status = 201, body = NewSession), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
