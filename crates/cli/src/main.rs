@@ -15,6 +15,7 @@
 mod access;
 mod api;
 mod audit;
+mod certificate;
 mod completions;
 mod disk;
 mod doctor;

@@ -14,6 +14,7 @@ use crate::access::{
     AccessCommand, FolderCommand, LoginArguments, LogoutArguments, RoleCommand, UserCommand,
 };
 use crate::audit::AuditCommand;
+use crate::certificate::CertificateCommand;
 use crate::completions::CompletionsArguments;
 use crate::disk::DiskCommand;
 use crate::doctor::DoctorArguments;
@@ -136,6 +137,9 @@ enum Command {
     /// Review who may do what, read the access log, manage tokens for programs and sessions
     #[command(subcommand)]
     Access(AccessCommand),
+    /// Request and install a certificate of the API from an authority
+    #[command(subcommand)]
+    Certificate(CertificateCommand),
     /// Check whether this machine is fit for encrypted VMs
     Doctor(DoctorArguments),
     /// Write what someone who helps from outside needs to see, without names
@@ -223,6 +227,7 @@ impl Program {
             Command::Role(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Folder(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Access(command) => command.run(&output),
+            Command::Certificate(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Doctor(arguments) => arguments.run(&output),
             Command::Support(arguments) => arguments.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Key(command) => command.run(&output),

@@ -233,7 +233,8 @@ impl fmt::Display for Made<'_> {
     }
 }
 
-fn text_in(file: &Path, most: usize) -> Result<String, CliError> {
+/// The text in a file of limited size.
+pub fn text_in(file: &Path, most: usize) -> Result<String, CliError> {
     let content = strongroom_files::read(file, most as u64)
         .map_err(|error| CliError::File(FileError { action: "read", path: file.to_owned(), error }))?;
     String::from_utf8(content)

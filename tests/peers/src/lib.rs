@@ -1,17 +1,19 @@
 //! Foreign KMIP servers and clients for tests: PyKMIP 0.11.0 and kmip-go 0.8.1, built by
 //! `scripts/kmip-peers`. The program does not use this crate, and this crate does not know the
-//! program.
+//! program. Beside them an identity provider, `oidc-provider`.
 //!
 //! - [`Pki`] makes certificates that all of them accept.
 //! - [`Server`] is a running server; it can be killed, restarted at the same port over the same
 //!   objects, and silenced.
 //! - [`run_client`] drives a server with a foreign client.
+//! - [`IdentityProvider`] is a running identity provider, with somebody who has a browser.
 //! - [`Proxy`] stands between a client and a server and drops answers on request.
 //!
 //! Everything that a test starts ends with it, even if the test process is killed: servers exit
 //! when their stdin closes.
 #![forbid(unsafe_code)]
 
+mod identity;
 mod pki;
 mod proxy;
 mod server;
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+pub use identity::IdentityProvider;
 pub use pki::{CertificateFiles, Pki};
 pub use proxy::Proxy;
 pub use server::{Server, ServerKind};

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what tests found is for people to read")]
 
+mod api_certificate;
 mod api_document;
 mod bad_images;
 mod bad_input;
@@ -55,6 +56,7 @@ mod opens_with_standard_tools;
 mod operations;
 mod ova;
 mod people;
+mod people_from_outside;
 mod planes;
 mod provider_secrets;
 mod recipients;

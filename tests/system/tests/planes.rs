@@ -24,7 +24,7 @@ const WALLS: [Wall; 6] = [
 ];
 
 /// Rooms that may depend on no room with a type that can hold a key.
-const KEYLESS: [&str; 12] = [
+const KEYLESS: [&str; 13] = [
     "api",
     "vm",
     "hypervisor",
@@ -32,6 +32,7 @@ const KEYLESS: [&str; 12] = [
     "hostd",
     "control",
     "courier",
+    "oidc",
     "store",
     "confine",
     "serving",

@@ -1,8 +1,8 @@
 //! `strongroom access log`.
 
 use clap::Args;
-use strongroom_api::Name;
 use strongroom_api::access::{AccessEntry, AccessLogPage, AccessLogQuery};
+use strongroom_api::identity::ActorName;
 use strongroom_api::limits::PAGE_MAX;
 use strongroom_types::unix_milliseconds_now;
 
@@ -27,9 +27,9 @@ pub struct LogArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     since: Option<u64>,
 
-    /// Only entries of this user or token
+    /// Only entries of this user or token, or of PROVIDER:NAME
     #[arg(long, value_name = "NAME")]
-    by: Option<Name>,
+    by: Option<ActorName>,
 
     /// Only entries after number N, the oldest of them first
     #[arg(long, value_name = "N")]

@@ -1,9 +1,12 @@
 //! `strongroom user`, `role`, `folder`, `access`, `login`, `logout`: who may do what at the control
 //! plane. Passwords and codes are typed or read from a descriptor, and tokens are shown once.
 
+mod browser;
+mod emergency;
 mod folder;
 mod log;
 mod passwords;
+mod provider;
 mod retention;
 mod review;
 mod role;
@@ -32,7 +35,8 @@ use crate::output::{Output, utc};
 /// The commands for access as a whole.
 #[derive(Debug, Subcommand)]
 pub enum AccessCommand {
-    /// List the roles of all users and tokens, last sign-ins, and when tokens end
+    /// List the roles of all users, groups and tokens, last sign-ins, emergency credentials,
+    /// sessions
     Review(review::ReviewArguments),
     /// Say whether a user may call an operation of the API, and why
     Explain(review::ExplainArguments),
@@ -50,6 +54,12 @@ pub enum AccessCommand {
     /// List and end sessions
     #[command(subcommand)]
     Session(session::SessionCommand),
+    /// Let people sign in by an identity provider (OpenID Connect)
+    #[command(subcommand)]
+    Provider(provider::ProviderCommand),
+    /// Manage credentials for when nobody can sign in as usual
+    #[command(subcommand)]
+    Emergency(emergency::EmergencyCommand),
 }
 
 impl AccessCommand {
@@ -64,6 +74,8 @@ impl AccessCommand {
             Self::Retention(arguments) => arguments.run(output)?,
             Self::Token(command) => command.run(output)?,
             Self::Session(command) => command.run(output)?,
+            Self::Provider(command) => command.run(output)?,
+            Self::Emergency(command) => command.run(output)?,
         }
         Ok(ExitCode::SUCCESS)
     }

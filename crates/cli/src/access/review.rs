@@ -4,7 +4,8 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_api::access::{Explain, Explanation, Grant, Review, Token, User};
+use strongroom_api::access::{Explain, Explanation, Grant, Review, Session, Token, User};
+use strongroom_api::identity::IdentityProvider;
 use strongroom_api::{Name, Reference};
 use strongroom_types::counted;
 
@@ -55,7 +56,16 @@ struct Reviewed(Review);
 
 impl fmt::Display for Reviewed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Review { users, tokens, roles, unlimited_tokens } = &self.0;
+        let Review {
+            users,
+            tokens,
+            roles,
+            unlimited_tokens,
+            identity_providers,
+            group_grants,
+            emergency_credentials,
+            sessions,
+        } = &self.0;
         let rows: Vec<_> = users.iter().flat_map(of_user).collect();
         match rows.is_empty() {
             true => writeln!(f, "there are no users")?,
@@ -70,6 +80,25 @@ impl fmt::Display for Reviewed {
                 let head = ["TOKEN", "ROLE", "WHERE", "OF", "ENDS"];
                 writeln!(f, "\n{}", Table { head, rows: tokens.iter().map(of_token).collect() })?;
             }
+        }
+        if !identity_providers.is_empty() {
+            let head = ["GROUP", "ROLE", "WHERE", "GIVEN BY", "OF"];
+            let rows: Vec<_> =
+                identity_providers.iter().flat_map(|one| of_provider(one, group_grants)).collect();
+            writeln!(f, "\n{}", Table { head, rows })?;
+        }
+        if !emergency_credentials.is_empty() {
+            let head = super::emergency::HEAD;
+            let rows = emergency_credentials.iter().map(super::emergency::row).collect();
+            writeln!(f, "\n{}", Table { head, rows })?;
+        }
+        if !sessions.is_empty() {
+            let row = |session: &Session| {
+                let (begun, ends) = (session.created_unix_seconds, session.expires_unix_seconds);
+                [session.user.clone(), utc(begun), utc(ends)]
+            };
+            let rows = sessions.iter().map(row).collect();
+            writeln!(f, "\n{}", Table { head: ["SIGNED IN", "SINCE", "ENDS"], rows })?;
         }
         let own: Vec<&str> =
             roles.iter().filter(|role| !role.built_in).map(|role| role.name.as_str()).collect();
@@ -90,6 +119,28 @@ fn of_user(user: &User) -> Vec<[String; 5]> {
     match user.grants.is_empty() {
         true => vec![line("none".to_owned(), String::new(), String::new())],
         false => user.grants.iter().map(of).collect(),
+    }
+}
+
+/// A line for each role of a provider's groups; one without a role if they have none.
+fn of_provider(provider: &IdentityProvider, grants: &[Grant]) -> Vec<[String; 5]> {
+    let name = &provider.name;
+    let line = |group: String, role: String, place: String, by: String| {
+        [format!("{name}:{group}"), role, place, by, provider.issuer.to_string()]
+    };
+    let of = |grant: &Grant| {
+        let group = grant.group.as_ref().filter(|group| group.provider == *name)?;
+        Some(line(
+            group.group.to_string(),
+            grant.role.to_string(),
+            scope::display(&grant.scope),
+            grant.by.clone(),
+        ))
+    };
+    let lines: Vec<_> = grants.iter().filter_map(of).collect();
+    match lines.is_empty() {
+        true => vec![line(String::new(), "none".to_owned(), String::new(), String::new())],
+        false => lines,
     }
 }
 

@@ -1,8 +1,13 @@
 //! `strongroom role`.
 
+use std::fmt;
+use std::str::FromStr;
+
 use clap::{Args, Subcommand};
 use strongroom_api::access::{CreateGrant, CreateRole, Done, Grant, Role};
+use strongroom_api::identity::ProviderGroup;
 use strongroom_api::{ErrorCode, Name, Page, Privilege, PrivilegeSet, Problem, Reference};
+use strongroom_types::NameError;
 
 use super::by_name;
 use super::scope::{self, ScopeArguments};
@@ -23,19 +28,24 @@ pub enum RoleCommand {
     /// Delete a role that nobody has
     #[command(after_help = "Example:\n  strongroom role delete starter")]
     Delete(RoleArguments),
-    /// Give a role to a user
-    #[command(after_help = "You give only what you have yourself, at the same place.
+    /// Give a role to a user, or to a group of an identity provider
+    #[command(
+        after_help = "You give only what you have yourself, at the same place. A group is PROVIDER:GROUP; its users sign in with \
+'strongroom login --provider'.
 
 Examples:
+  strongroom role grant corp:ops operator
   strongroom role grant ada operator
-  strongroom role grant ada no-cryptography-administrator --folder tenant1")]
+  strongroom role grant ada no-cryptography-administrator --folder tenant1"
+    )]
     Grant(GrantArguments),
-    /// Take a role from a user
+    /// Take a role from a user or a group
     #[command(
         after_help = "The place is that of the grant. Tasks that have not begun at a host are cancelled.
 
 Examples:
   strongroom role revoke ada operator
+  strongroom role revoke corp:ops operator
   strongroom role revoke ada no-cryptography-administrator --folder tenant1"
     )]
     Revoke(GrantArguments),
@@ -83,8 +93,9 @@ pub struct CreateArguments {
 /// The arguments of `grant` and `revoke`.
 #[derive(Debug, Args)]
 pub struct GrantArguments {
-    /// Name of the user
-    user: Name,
+    /// Name of the user, or PROVIDER:GROUP
+    #[arg(value_name = "USER")]
+    grantee: Grantee,
 
     /// Name of the role
     role: Name,
@@ -94,6 +105,45 @@ pub struct GrantArguments {
 
     #[command(flatten)]
     api: ApiArguments,
+}
+
+/// To whom a role is given. Names of users have no colon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Grantee {
+    User(Name),
+    Group(ProviderGroup),
+}
+
+impl FromStr for Grantee {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None => text.parse().map(Self::User).map_err(|error: NameError| error.to_string()),
+            Some((provider, group)) => {
+                let provider = provider.parse().map_err(|error: NameError| error.to_string())?;
+                Ok(Self::Group(ProviderGroup { provider, group: group.parse()? }))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Grantee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(user) => write!(f, "user {user}"),
+            Self::Group(ProviderGroup { provider, group }) => write!(f, "group {group} of {provider}"),
+        }
+    }
+}
+
+impl Grantee {
+    fn has(&self, grant: &Grant) -> bool {
+        match self {
+            Self::User(user) => grant.user.as_ref() == Some(user),
+            Self::Group(group) => grant.group.as_ref() == Some(group),
+        }
+    }
 }
 
 impl RoleCommand {
@@ -130,12 +180,14 @@ impl RoleCommand {
                 api.connect()?.remove(&format!("/v1/roles/{role}"))?;
                 show(output, Done {}, format_args!("role {role} is deleted"))
             }
-            Self::Grant(GrantArguments { user, role, scope, api }) => {
-                let user = Reference::from(user.clone());
-                let wish = CreateGrant { user, role: role.clone(), scope: scope.scope() };
+            Self::Grant(GrantArguments { grantee, role, scope, api }) => {
+                let (user, group) = match grantee {
+                    Grantee::User(user) => (Some(Reference::from(user.clone())), None),
+                    Grantee::Group(group) => (None, Some(group.clone())),
+                };
+                let wish = CreateGrant { user, group, role: role.clone(), scope: scope.scope() };
                 let grant: Grant = api.connect()?.post_for("/v1/grants", &wish)?;
-                let text =
-                    format!("user {} has role {role} for {}", grant.user, scope::display(&grant.scope));
+                let text = format!("{grantee} has role {role} for {}", scope::display(&grant.scope));
                 show(output, grant, text)
             }
             Self::Revoke(arguments) => arguments.revoke(output),
@@ -145,14 +197,14 @@ impl RoleCommand {
 
 impl GrantArguments {
     fn revoke(&self, output: &Output) -> Result<(), CliError> {
-        let Self { user, role, scope, api } = self;
+        let Self { grantee, role, scope, api } = self;
         let (api, scope) = (api.connect()?, scope.scope());
         let place = scope::display(&scope);
         let all: Page<Grant> = api.list("/v1/grants")?;
-        let is_meant = |grant: &Grant| grant.user == *user && grant.role == *role && grant.scope == scope;
+        let is_meant = |grant: &Grant| grantee.has(grant) && grant.role == *role && grant.scope == scope;
         let given: Vec<Grant> = all.items.into_iter().filter(is_meant).collect();
         if given.is_empty() {
-            let message = format!("user {user} does not have role {role} for {place}");
+            let message = format!("{grantee} does not have role {role} for {place}");
             let next = "`strongroom user show` and `strongroom access review` show who has which";
             return Err(CliError::problem(&Problem::new(ErrorCode::NotFound, message).next(next)));
         }
@@ -160,6 +212,6 @@ impl GrantArguments {
         for grant in &given {
             api.remove(&format!("/v1/grants/{}", segment(&grant.id.to_string())))?;
         }
-        show(output, given, format_args!("user {user} no longer has role {role} for {place}"))
+        show(output, given, format_args!("{grantee} no longer has role {role} for {place}"))
     }
 }

@@ -47,7 +47,7 @@ impl SessionCommand {
                 let head = ["USER", "BEGUN", "ENDS", "ID"];
                 table(output, sessions, head, "nobody is signed in", |session: &Session| {
                     [
-                        session.user.to_string(),
+                        session.user.clone(),
                         utc(session.created_unix_seconds),
                         utc(session.expires_unix_seconds),
                         session.id.to_string(),

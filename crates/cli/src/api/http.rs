@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strongroom_api::{ErrorBody, ErrorCode, Name};
+use strongroom_api::{ErrorBody, ErrorCode};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_serving::{client_of, roots_of};
 use ureq::Agent;
@@ -14,7 +14,7 @@ use ureq::http::{HeaderValue, Request, Response, request};
 use zeroize::Zeroizing;
 
 use super::Options;
-use super::session::SESSION_ENDED;
+use super::session::{SESSION_ENDED, login_of};
 use crate::error::CliError;
 
 /// The longest response that is read, in bytes; a page of a thousand VMs is below 1 MiB.
@@ -62,7 +62,7 @@ pub enum Bearer {
         /// The token.
         token: SecretBytes,
         /// Who has signed in.
-        user: Name,
+        user: String,
     },
 }
 
@@ -254,8 +254,9 @@ impl Http {
             Bearer::Session { user, .. } => CliError::Api {
                 code: SESSION_ENDED.to_owned(),
                 message: format!(
-                    "the session of {user} at {} was ended, there or by another password; `strongroom login {user}` begins another",
-                    self.url
+                    "the session of {user} at {} was ended, there or by another password; `{}` begins another",
+                    self.url,
+                    login_of(user)
                 ),
             },
         }

@@ -41,7 +41,7 @@ pub const CONTROL_DIRECTORY: &str = "control";
 /// The file with the address that it listens on.
 const ADDRESS_FILE: &str = "api.json";
 /// Its certificate.
-const CERTIFICATE_FILE: &str = "api.crt";
+pub const CERTIFICATE_FILE: &str = "api.crt";
 /// The first token.
 const TOKEN_FILE: &str = "token";
 

@@ -5,7 +5,6 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use strongroom_api::Name;
 use strongroom_api::access::ShownOnce;
 use strongroom_files::FileError;
 use strongroom_memory::secret::SecretBytes;
@@ -36,7 +35,7 @@ pub struct SavedSession {
     /// Its id.
     pub id: Uuid,
     /// Who has signed in.
-    pub user: Name,
+    pub user: String,
     /// The control plane's URL.
     pub url: String,
     /// The control plane's certificate, as PEM.
@@ -126,7 +125,8 @@ impl SavedSession {
         let Self { user, url, .. } = self;
         let ended = utc(self.expires_unix_seconds);
         let message = format!(
-            "the session of {user} at {url} ended on {ended}; `strongroom login {user}` begins another, and `strongroom logout` goes on without one"
+            "the session of {user} at {url} ended on {ended}; `{}` begins another, and `strongroom logout` goes on without one",
+            login_of(user)
         );
         Err(CliError::Api { code: SESSION_ENDED.to_owned(), message })
     }
@@ -139,8 +139,19 @@ impl SavedSession {
         let Self { user, url: own, .. } = self;
         Err(CliError::Usage(format!(
             "the session of {user} is at {own}, and {url} does not get its token; give another one with --api-token-file FILE, or sign in there: \
-             `strongroom login {user} --api {url}`"
+             `{} --api {url}`",
+            login_of(user)
         )))
+    }
+}
+
+/// The command that begins another session of somebody.
+pub fn login_of(user: &str) -> String {
+    match user.split_once(':') {
+        // An emergency credential is used once; what comes next is an ordinary sign-in.
+        Some(("emergency", _)) => "strongroom login USER".to_owned(),
+        Some((provider, _)) => format!("strongroom login --provider {provider}"),
+        None => format!("strongroom login {user}"),
     }
 }
 
@@ -153,8 +164,13 @@ mod tests {
     use super::*;
 
     fn session(expires_unix_seconds: u64) -> SavedSession {
-        let user: Name = "ada".parse().unwrap();
-        let session = Session { id: Uuid::new_v4(), user, created_unix_seconds: 1, expires_unix_seconds };
+        let session = Session {
+            id: Uuid::new_v4(),
+            user: "ada".to_owned(),
+            created_unix_seconds: 1,
+            expires_unix_seconds,
+            groups: Vec::new(),
+        };
         let begun = NewSession { session, token: "s3cret".to_owned().into() };
         SavedSession::new(begun, "https://127.0.0.1:5690", b"PEM").unwrap()
     }

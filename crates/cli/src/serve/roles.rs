@@ -24,6 +24,7 @@ use strongroom_jobs::datastores::KnownDatastores;
 use strongroom_keyserver::access::Role;
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::authority::peer::ExpectedPeer;
+use strongroom_oidc::Providers;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -188,6 +189,7 @@ pub fn control(
             hosts: vec![(name.clone(), hostd)],
             joining: Some(Arc::new(joining)),
             courier: Some(Arc::new(couriers)),
+            identity_providers: Some(Arc::new(Providers::of(&places.control))),
             keys: Arc::new(keys),
             passwords: Arc::new(Passwords::default()),
         };

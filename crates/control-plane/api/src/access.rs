@@ -7,6 +7,8 @@ use strongroom_types::display_bytes;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
+use crate::emergency::EmergencyCredential;
+use crate::identity::{ActorName, IdentityProvider, ProviderGroup, ProviderText};
 use crate::name::Name;
 use crate::object::{ObjectRef, Reference};
 use crate::privilege::{Privilege, PrivilegeSet};
@@ -165,12 +167,16 @@ pub struct NewSession {
 pub struct Session {
     /// Its id.
     pub id: Uuid,
-    /// The user's name.
-    pub user: Name,
+    /// The user's name; `PROVIDER:NAME` for a user of an identity provider, and `emergency:NAME`
+    /// for an emergency credential. Users of this site have no names with a colon.
+    pub user: String,
     /// When it began, in seconds since 1970.
     pub created_unix_seconds: u64,
     /// When it ends, in seconds since 1970.
     pub expires_unix_seconds: u64,
+    /// The groups that the identity provider has named. They count as long as the session does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<ProviderText>,
 }
 
 /// A request for a role of the site's own.
@@ -297,25 +303,33 @@ pub struct MoveVm {
     pub folder: Option<Reference>,
 }
 
-/// A request to give a user a role.
+/// A request to give a user, or a group of an identity provider, a role. It names one of the two.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateGrant {
     /// The user, by name or id.
-    pub user: Reference,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Reference>,
+    /// The group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<ProviderGroup>,
     /// The role.
     pub role: Name,
     /// Where it counts.
     pub scope: Scope,
 }
 
-/// A role that a user has.
+/// A role that a user has, or a group of an identity provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
     /// Its id.
     pub id: Uuid,
-    /// The user's name.
-    pub user: Name,
+    /// The user's name; absent if a group has the role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Name>,
+    /// The group; absent if a user has the role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<ProviderGroup>,
     /// The role.
     pub role: Name,
     /// Where it counts, with the names of today.
@@ -392,6 +406,18 @@ pub struct Review {
     /// How many tokens there are that permit everything: the first one of the control plane's
     /// machine.
     pub unlimited_tokens: u64,
+    /// Identity providers.
+    #[serde(default)]
+    pub identity_providers: Vec<IdentityProvider>,
+    /// The roles of their groups.
+    #[serde(default)]
+    pub group_grants: Vec<Grant>,
+    /// Emergency credentials, which give the role `administrator`.
+    #[serde(default)]
+    pub emergency_credentials: Vec<EmergencyCredential>,
+    /// Sessions that have not ended.
+    #[serde(default)]
+    pub sessions: Vec<Session>,
 }
 
 /// A question about what a user may do.
@@ -605,9 +631,10 @@ pub struct AccessLogQuery {
         skip_serializing_if = "Option::is_none"
     )]
     pub since_unix_seconds: Option<u64>,
-    /// Only entries of this caller: the name of a user or token.
+    /// Only entries of this caller: the name of a user or token, or `PROVIDER:NAME`.
+    #[param(value_type = Option<String>, min_length = 1, max_length = 320)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<Name>,
+    pub by: Option<ActorName>,
 }
 
 /// The privileges of a sentence.

@@ -81,6 +81,8 @@ pub enum AlarmKind {
     PolicyViolated,
     /// A recipient does not take messages about alarms.
     RecipientUnreachable,
+    /// Somebody used an emergency credential, and nobody has acknowledged it.
+    EmergencyAccess,
     /// A kind that this version of the program does not know.
     #[serde(other)]
     Unknown,
@@ -117,6 +119,7 @@ impl AlarmKind {
             Self::AccessLogBroken => "access_log_broken",
             Self::PolicyViolated => "policy_violated",
             Self::RecipientUnreachable => "recipient_unreachable",
+            Self::EmergencyAccess => "emergency_access",
             Self::Unknown => "unknown",
         }
     }

@@ -94,6 +94,8 @@ pub enum ErrorCode {
     AccessLogFull,
     /// A recipient did not take a message.
     RecipientUnreachable,
+    /// An identity provider does not answer, or answers what it should not.
+    IdentityProviderUnavailable,
     /// The host refused or failed.
     HostFailed,
     /// The task was cancelled.
@@ -111,7 +113,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// The codes that a server of this version uses.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Malformed,
         Self::Invalid,
         Self::Unauthorized,
@@ -139,6 +141,7 @@ impl ErrorCode {
         Self::QuotaExceeded,
         Self::AccessLogFull,
         Self::RecipientUnreachable,
+        Self::IdentityProviderUnavailable,
         Self::HostFailed,
         Self::Cancelled,
         Self::Unavailable,
@@ -169,6 +172,7 @@ impl ErrorCode {
             | Self::QuotaExceeded
             | Self::AccessLogFull
             | Self::RecipientUnreachable
+            | Self::IdentityProviderUnavailable
             | Self::HostFailed => 409,
             Self::Stale => 412,
             Self::TooLarge => 413,

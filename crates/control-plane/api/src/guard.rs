@@ -11,7 +11,9 @@ use crate::access::{
     RenewSecondFactor, SetAccessLogRetention, SetFolder, SignIn, VerifyAccessLog,
 };
 use crate::datastore::{AddDatastore, AddDatastoreHost, RebuildDatastore};
+use crate::emergency::{CreateEmergency, EmergencySignIn};
 use crate::host::{CreateHostToken, EvacuateHost, SetHost};
+use crate::identity::{BeginSignIn, CreateIdentityProvider, FinishSignIn, SetIdentityProvider};
 use crate::placement::{CreatePlacementGroup, SetPlacementGroup};
 use crate::policy::{ApplyPolicy, CreatePolicy, SetPolicy};
 use crate::recipient::{CreateRecipient, TestRecipient};
@@ -540,7 +542,15 @@ whole! {
     SetFolder { quota }
     CreateRecipient { name, to, severity }
     TestRecipient {}
-    CreateGrant { user, role, scope }
+    CreateGrant { user, group, role, scope }
+    CreateIdentityProvider {
+        name, issuer, client_id, client_secret, scopes, user_claim, groups_claim, authorities, pages, session_s
+    }
+    SetIdentityProvider { client_secret }
+    BeginSignIn { redirect }
+    FinishSignIn { flow, state, code, iss }
+    CreateEmergency { name }
+    EmergencySignIn { secret, reason }
     CreateToken { name, role, scope, expires_unix_seconds }
     Explain { user, operation, vm }
     VerifyAccessLog { heads }

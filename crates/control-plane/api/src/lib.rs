@@ -19,11 +19,14 @@
 
 pub mod access;
 pub mod alarm;
+mod checked_text;
 pub mod datastore;
+pub mod emergency;
 mod error;
 pub mod event;
 pub mod guard;
 pub mod host;
+pub mod identity;
 pub mod key;
 pub mod limits;
 mod name;

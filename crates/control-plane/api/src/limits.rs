@@ -135,3 +135,47 @@ pub const HOST_TOKEN_MAX_S: u32 = 7 * 86_400;
 
 /// Validity of a host's token by default, in seconds.
 pub const HOST_TOKEN_DEFAULT_S: u32 = 3600;
+
+/// Most identity providers.
+pub const IDENTITY_PROVIDERS_MAX: usize = 16;
+
+/// Longest address of an identity provider, or of a page that it sends browsers back to, in bytes.
+pub const PROVIDER_URL_BYTES_MAX: usize = 1024;
+
+/// Longest client id, scope, claim, or name of a group at an identity provider, in bytes.
+pub const PROVIDER_TEXT_BYTES_MAX: usize = 256;
+
+/// Longest name of somebody who asks, in bytes: of an identity provider, a colon, and the name
+/// there.
+pub const ACTOR_NAME_BYTES_MAX: usize = 63 + 1 + PROVIDER_TEXT_BYTES_MAX;
+
+/// Longest client secret at an identity provider, in bytes.
+pub const CLIENT_SECRET_BYTES_MAX: usize = 1024;
+
+/// Most scopes that an identity provider is asked for.
+pub const PROVIDER_SCOPES_MAX: usize = 16;
+
+/// Most pages that an identity provider sends browsers back to.
+pub const PROVIDER_PAGES_MAX: usize = 4;
+
+/// Shortest session that an identity provider gives, in seconds.
+pub const PROVIDER_SESSION_MIN_S: u32 = 5 * 60;
+
+/// Longest session that an identity provider gives, in seconds: a working day, as of a password.
+pub const PROVIDER_SESSION_MAX_S: u32 = 12 * 3600;
+
+/// Length of a session that an identity provider gives, in seconds, by default.
+pub const PROVIDER_SESSION_DEFAULT_S: u32 = 3600;
+
+/// Longest code, state or other text that a browser carries back from an identity provider, in
+/// bytes.
+pub const PROVIDER_ANSWER_BYTES_MAX: usize = 8 * 1024;
+
+/// Most emergency credentials.
+pub const EMERGENCY_CREDENTIALS_MAX: usize = 16;
+
+/// Longest emergency credential as a person types it, in bytes.
+pub const EMERGENCY_SECRET_BYTES_MAX: usize = 128;
+
+/// Longest reason for an emergency sign-in, in bytes.
+pub const EMERGENCY_REASON_BYTES_MAX: usize = 500;

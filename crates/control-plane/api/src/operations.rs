@@ -295,6 +295,20 @@ pub const OPERATIONS: &[Operation] = {
         op("sign_in", Post, "/v1/sessions", None, Guard::Everyone)
             .with_record(Some(AccessKind::SignedIn))
             .when_full(RESERVE),
+        op(
+            "provider_sign_in_begin",
+            Post,
+            "/v1/identity-providers/{provider}/sign-ins",
+            None,
+            Guard::Everyone,
+        )
+        .with_record(UNRECORDED),
+        op("provider_sign_in", Post, "/v1/provider-sessions", None, Guard::Everyone)
+            .with_record(Some(AccessKind::SignedIn))
+            .when_full(RESERVE),
+        op("emergency_sign_in", Post, "/v1/emergency-sessions", None, Guard::Everyone)
+            .with_record(Some(AccessKind::SignedIn))
+            .when_full(RESERVE),
         op("session_list", Get, "/v1/sessions", None, Guard::Callers),
         op("session_end", Delete, "/v1/sessions/{session}", None, Guard::Callers).when_full(RESERVE),
         op("me_show", Get, "/v1/me", None, Guard::Callers),
@@ -317,6 +331,17 @@ pub const OPERATIONS: &[Operation] = {
         op("token_create", Post, "/v1/tokens", None, Guard::Callers),
         op("token_rotate", Post, "/v1/tokens/{token}/rotate", None, Guard::Callers),
         op("token_revoke", Delete, "/v1/tokens/{token}", None, Guard::Callers).when_full(RESERVE),
+        op("identity_provider_list", Get, "/v1/identity-providers", None, AUDIT),
+        op("identity_provider_create", Post, "/v1/identity-providers", None, ROLES),
+        op("identity_provider_set", Patch, "/v1/identity-providers/{provider}", None, ROLES),
+        op("identity_provider_delete", Delete, "/v1/identity-providers/{provider}", None, ROLES)
+            .when_full(RESERVE),
+        op("emergency_list", Get, "/v1/emergency-credentials", None, AUDIT),
+        op("emergency_create", Post, "/v1/emergency-credentials", None, ROLES),
+        op("emergency_rotate", Post, "/v1/emergency-credentials/{credential}/rotate", None, ROLES),
+        op("emergency_acknowledge", Post, "/v1/emergency-credentials/{credential}/acknowledge", None, AUDIT),
+        op("emergency_revoke", Delete, "/v1/emergency-credentials/{credential}", None, ROLES)
+            .when_full(RESERVE),
         op("access_review", Get, "/v1/access", None, AUDIT).with_record(READ).when_full(RESERVE),
         op("access_explain", Post, "/v1/access/explanations", None, AUDIT).with_record(UNRECORDED),
         op("access_log", Get, "/v1/access/log", None, AUDIT).with_record(READ).when_full(RESERVE),

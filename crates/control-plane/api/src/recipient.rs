@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::access::ShownOnce;
 use crate::alarm::{Alarm, Severity};
+use crate::checked_text::checked_text;
 use crate::limits::{MAIL_ADDRESS_BYTES_MAX, WEBHOOK_AUTHORITY_BYTES_MAX, WEBHOOK_URL_BYTES_MAX};
 use crate::name::Name;
 use crate::object_only::object_only;
@@ -114,39 +115,6 @@ impl Destination {
             Self::Mail { address } => address.as_str(),
         }
     }
-}
-
-macro_rules! checked_text {
-    ($(#[$doc:meta])* $name:ident, $check:ident, $schema:meta) => {
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-        #[serde(try_from = "String")]
-        #[$schema]
-        pub struct $name(String);
-
-        impl $name {
-            /// The text.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = String;
-
-            fn try_from(text: String) -> Result<Self, String> {
-                $check(&text).map(|()| Self(text))
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                text.to_owned().try_into()
-            }
-        }
-    };
 }
 
 checked_text!(

@@ -4,8 +4,10 @@
 //! - [`records`]: the stored records, with their keys. [`inventory`]: the store and its index in
 //!   memory.
 //! - [`process`]: the whole process; [`run`] is its entry point. `server`: the REST interface.
+//! - [`certificate`]: a certificate of the API from an authority of the site.
 //! - [`engine`]: requests, tasks, reports of hosts, alarms. [`host`], [`joining`], [`keys`]: the
-//!   interfaces to hosts, to machines that join as such, and to keys.
+//!   interfaces to hosts, to machines that join as such, and to keys. [`identity`], [`courier`]:
+//!   those to identity providers, and to whom alarms are sent.
 //!
 //! It holds no key and sees no guest data: it knows keys by their names, and passes on tickets for
 //! a guest's console. Its data is not secret, except its callers' tokens, of which it stores only
@@ -13,9 +15,11 @@
 #![forbid(unsafe_code)]
 
 pub mod bearer;
+pub mod certificate;
 pub mod courier;
 pub mod engine;
 pub mod host;
+pub mod identity;
 pub mod inventory;
 pub mod joining;
 pub mod keys;

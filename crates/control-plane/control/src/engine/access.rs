@@ -22,8 +22,8 @@ use super::wishes::Caller;
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{
-    AskedBy, CredentialUse, FolderRecord, NeedAt, Place, Principal, RoleAt, TaskRecord, VmRecord,
-    address_text,
+    AskedBy, CredentialUse, Entrance, FolderRecord, NeedAt, OutsideSessionRecord, Place, Principal, RoleAt,
+    TaskRecord, VmRecord, address_text,
 };
 
 /// The rights of a caller, as they are now.
@@ -54,6 +54,9 @@ impl Rights {
                 Self { at: at.collect(), within: None }
             }
             Principal::Token(id) => {
+                if let Some(session) = index.outside_session(id) {
+                    return Self { at: of_outside(index, session), within: None };
+                }
                 let Some(token) = index.credentials.iter().find(|token| token.id == id) else { return none };
                 let CredentialUse::Token { role, .. } = &token.use_ else { return none };
                 let within = token.user.map(|user| Box::new(Self::of(index, Principal::User(user))));
@@ -158,6 +161,22 @@ pub(super) fn counts_at(given_for: Place, place: Place, folder: Option<Uuid>) ->
 pub(super) fn privileges_of(index: &Index, role: &Name) -> Option<PrivilegeSet> {
     let built_in = BuiltInRole::named(role.as_str()).map(BuiltInRole::privileges);
     built_in.or_else(|| index.own_role(role).map(|own| own.privileges.clone()))
+}
+
+/// The rights of somebody who is no user: those of the groups, while the provider is there, or
+/// those of an administrator in an emergency.
+fn of_outside(index: &Index, session: &OutsideSessionRecord) -> Vec<PrivilegesAt> {
+    match &session.entrance {
+        Entrance::Provider { provider, .. } => {
+            let known = index.identity_providers.contains(&provider.to_string());
+            let grants = index.grants_by_groups(session).filter(|_| known);
+            grants.filter_map(|grant| privileges_at(index, &grant.role)).collect()
+        }
+        Entrance::Emergency { .. } => {
+            let privileges = BuiltInRole::Administrator.privileges();
+            vec![PrivilegesAt { place: Place::Site, privileges }]
+        }
+    }
 }
 
 fn privileges_at(index: &Index, role: &RoleAt) -> Option<PrivilegesAt> {
@@ -517,6 +536,8 @@ pub(super) enum AccessObject {
     Grant,
     Token,
     Session,
+    IdentityProvider,
+    EmergencyCredential,
     Operation,
 }
 
@@ -529,6 +550,12 @@ pub(super) fn no_such(kind: AccessObject, named: &str) -> Problem {
         AccessObject::Grant => ("grant", "`strongroom access review` shows what there is"),
         AccessObject::Token => ("token", "`strongroom access token list` shows what there is"),
         AccessObject::Session => ("session", "`strongroom access session list` shows what there is"),
+        AccessObject::IdentityProvider => {
+            ("identity provider", "`strongroom access provider list` shows what there is")
+        }
+        AccessObject::EmergencyCredential => {
+            ("emergency credential", "`strongroom access emergency list` shows what there is")
+        }
         AccessObject::Operation => ("operation", "see docs/API.md for what there is"),
     };
     Problem::new(ErrorCode::NotFound, format!("there is no {noun} {named}")).next(next)

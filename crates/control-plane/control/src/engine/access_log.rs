@@ -38,7 +38,7 @@ impl Control {
         let wanted = Wanted {
             after: query.after,
             since_unix_ms: query.since_unix_seconds.map(|since| since.saturating_mul(1000)),
-            by: query.by.as_ref().map(strongroom_api::Name::as_str),
+            by: query.by.as_ref().map(strongroom_api::identity::ActorName::as_str),
             limit: limit(query.limit)?,
         };
         self.record_access(caller, caller.entry_of(AccessKind::Read, "the access log was read"))?;

@@ -10,6 +10,7 @@ use strongroom_api::access::{
     SetFolder, User,
 };
 use strongroom_api::guard::Guard;
+use strongroom_api::identity::ProviderGroup;
 use strongroom_api::limits::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, QUOTA_BYTES_MAX, QUOTA_COUNT_MAX};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{
@@ -22,6 +23,8 @@ use super::access::{
     ASK_FOR_A_ROLE, AccessObject, Rights, counts_at, find_folder, folder_called, folder_of, forbidden,
     needed, no_such, privileges_of,
 };
+use super::emergency::emergency_view;
+use super::identity_providers::{Grantee, find_provider, provider_view};
 use super::quotas::used;
 use super::wishes::{Caller, idle};
 use super::{Control, Stop};
@@ -29,8 +32,8 @@ use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::passwords::{PasswordError, PasswordHash, TOTP_SECRET_BYTES, Verdict, base32};
 use crate::problems;
 use crate::records::{
-    AUTOMATIC, CredentialRecord, CredentialUse, FolderRecord, GrantRecord, Place, Principal, RoleAt,
-    RoleRecord, SCHEDULER, UserRecord, VmRecord,
+    AUTOMATIC, CredentialRecord, CredentialUse, FolderRecord, GrantRecord, GroupGrantRecord, Place,
+    Principal, RoleAt, RoleRecord, SCHEDULER, UserRecord, VmRecord,
 };
 
 /// The most users: more than any site has people.
@@ -41,6 +44,8 @@ const ROLES_MAX: usize = 256;
 const FOLDERS_MAX: usize = 10_000;
 /// The most roles of one user.
 const GRANTS_OF_ONE_MAX: usize = 64;
+/// The most roles of groups of identity providers.
+const GROUP_GRANTS_MAX: usize = 4096;
 
 impl Control {
     /// Makes a user without any role.
@@ -181,9 +186,9 @@ impl Control {
             let role =
                 by_name_or_id(&index.roles, named).ok_or_else(|| no_such(AccessObject::Role, named))?;
             covers(index, rights, Place::Site, &role.privileges)?;
-            let granted = index.grants.iter().any(|grant| grant.role.role == role.name);
-            if granted || tokens(index).any(|(_, _, at)| at.role == role.name) {
-                let problem = Problem::new(ErrorCode::InUse, format!("a user or token has role {named}"));
+            if given_roles(index).any(|at| at.role == role.name) {
+                let message = format!("a user, group or token has role {named}");
+                let problem = Problem::new(ErrorCode::InUse, message);
                 return Err(problem.next("`strongroom access review` says who: revoke it first"));
             }
             Ok(((), self.draft().remove_named(role)))
@@ -213,8 +218,7 @@ impl Control {
         self.change(caller, format!("folder {named} was deleted"), |index, _| {
             let folder = folder_called(index, named)?;
             let here = Place::Folder(folder.id);
-            let has_roles = index.grants.iter().any(|grant| grant.role.place == here)
-                || tokens(index).any(|(_, _, at)| at.place == here);
+            let has_roles = given_roles(index).any(|at| at.place == here);
             if has_roles || index.vms.iter().any(|vm| vm.folder == Some(folder.id)) {
                 let message = format!("folder {named} has VMs, volumes or roles");
                 let next = "move its VMs with `strongroom folder move` and revoke its roles with `strongroom role revoke`";
@@ -253,10 +257,7 @@ impl Control {
             // Those who have roles there gain them for this VM.
             let rights = Rights::of(index, caller.principal);
             let here = folder.map(Place::Folder);
-            let granted = index.grants.iter().map(|grant| &grant.role);
-            for role in
-                granted.chain(tokens(index).map(|(_, _, at)| at)).filter(|role| Some(role.place) == here)
-            {
+            for role in given_roles(index).filter(|role| Some(role.place) == here) {
                 let gained = privileges_of(index, &role.role).unwrap_or_default();
                 covers(index, &rights, Place::Vm(vm.id), &gained)?;
             }
@@ -266,26 +267,48 @@ impl Control {
         })
     }
 
-    /// Gives a user a role.
+    /// Gives a user or a group a role.
     pub fn create_grant(&self, caller: &Caller, wish: &CreateGrant) -> Result<Grant, Problem> {
-        let message = format!("user {} got role {}: {}", wish.user, wish.role, scope_text(&wish.scope));
+        let grantee = Grantee::of(wish)?;
+        let whom = match &grantee {
+            Grantee::User(user) => format!("user {user}"),
+            Grantee::Group(group) => group_text(group),
+        };
+        let message = format!("{whom} got role {}: {}", wish.role, scope_text(&wish.scope));
+        let (id, now, by) = (Uuid::new_v4(), self.now_unix_ms() / 1000, caller.name.clone());
         self.change(caller, message, |index, rights| {
             let place = place_of_scope(index, rights, &wish.scope)?;
             must_have(rights, index, place, Privilege::Roles)?;
-            let user = find_user(index, wish.user.as_str())?;
+            let role = RoleAt { role: wish.role.clone(), place };
             let privileges = privileges_of(index, &wish.role)
                 .ok_or_else(|| no_such(AccessObject::Role, wish.role.as_str()))?;
-            covers(index, rights, place, &privileges)?;
-            within(index.grants_to(user.id).count(), GRANTS_OF_ONE_MAX, "roles of one user")?;
-            let record = GrantRecord {
-                id: Uuid::new_v4(),
-                user: user.id,
-                role: RoleAt { role: wish.role.clone(), place },
-                by: caller.name.clone(),
-                created_unix_seconds: self.now_unix_ms() / 1000,
+            let (grant, draft) = match &grantee {
+                Grantee::User(user) => {
+                    let user = find_user(index, user.as_str())?;
+                    covers(index, rights, place, &privileges)?;
+                    within(index.grants_to(user.id).count(), GRANTS_OF_ONE_MAX, "roles of one user")?;
+                    let by = by.clone();
+                    let record = GrantRecord { id, user: user.id, role, by, created_unix_seconds: now };
+                    (Some(grant_view(index, user, &record)), self.draft().create(&record).present(user))
+                }
+                Grantee::Group(ProviderGroup { provider, group }) => {
+                    let provider = find_provider(index, provider.as_str())?;
+                    covers(index, rights, place, &privileges)?;
+                    within(index.group_grants.len(), GROUP_GRANTS_MAX, "roles of groups")?;
+                    let (group, by) = (group.clone(), by.clone());
+                    let record = GroupGrantRecord {
+                        id,
+                        provider: provider.id,
+                        group,
+                        role,
+                        by,
+                        created_unix_seconds: now,
+                    };
+                    (group_grant_view(index, &record), self.draft().create(&record).present(provider))
+                }
             };
-            let draft = with_role(index, self.draft().create(&record), &wish.role).present(user);
-            Ok((grant_view(index, user, &record), draft))
+            let grant = grant.ok_or_else(|| no_such(AccessObject::Grant, &id.to_string()))?;
+            Ok((grant, with_role(index, draft, &wish.role)))
         })
     }
 
@@ -302,21 +325,30 @@ impl Control {
         };
         let seen = index.grants.iter().filter(|grant| is_seen(grant));
         let named = seen.filter_map(|grant| Some((index.users.get(&grant.user.to_string())?, grant)));
-        named.map(|(user, grant)| grant_view(&index, user, grant)).collect()
+        let of_users = named.map(|(user, grant)| grant_view(&index, user, grant));
+        let own: Vec<Uuid> = outside_grants(&index, caller.principal).map(|grant| grant.id).collect();
+        let of_groups = index.group_grants.iter().filter(|grant| {
+            sees_all || own.contains(&grant.id) || rights.at(&index, grant.role.place).has(Privilege::Roles)
+        });
+        of_users.chain(of_groups.filter_map(|grant| group_grant_view(&index, grant))).collect()
     }
 
-    /// Takes a role from a user.
+    /// Takes a role from a user or a group.
     pub fn delete_grant(&self, caller: &Caller, id: Uuid) -> Result<(), Problem> {
         let message = grant_text(&self.inventory.read(), id);
         let message = message.map_or_else(|| format!("grant {id}"), |grant| format!("{grant} (grant {id})"));
         self.change(caller, format!("{message} was revoked"), |index, rights| {
             let none = || no_such(AccessObject::Grant, &id.to_string());
-            let grant = index.grants.get(&id.to_string()).ok_or_else(none)?;
-            let place = grant.role.place;
-            must_have(rights, index, place, Privilege::Roles).map_err(|_| none())?;
-            let privileges = privileges_of(index, &grant.role.role).unwrap_or_default();
-            covers(index, rights, place, &privileges)?;
-            Ok(((), self.draft().remove(grant)))
+            let key = id.to_string();
+            let (role, draft) = match (index.grants.get(&key), index.group_grants.get(&key)) {
+                (Some(grant), _) => (&grant.role, self.draft().remove(grant)),
+                (None, Some(grant)) => (&grant.role, self.draft().remove(grant)),
+                (None, None) => return Err(none()),
+            };
+            must_have(rights, index, role.place, Privilege::Roles).map_err(|_| none())?;
+            let privileges = privileges_of(index, &role.role).unwrap_or_default();
+            covers(index, rights, role.place, &privileges)?;
+            Ok(((), draft))
         })
     }
 
@@ -327,18 +359,27 @@ impl Control {
             Principal::User(user) => index.users.get(&user.to_string()),
             Principal::Machine | Principal::Token(_) => None,
         };
+        let of_user = user.map(|user| grants_of(&index, user)).unwrap_or_default();
+        let of_groups = outside_grants(&index, caller.principal);
+        let of_groups = of_groups.filter_map(|grant| group_grant_view(&index, grant));
         Me {
             name: caller.name.clone(),
             site: Rights::of(&index, caller.principal).at(&index, Place::Site),
-            grants: user.map(|user| grants_of(&index, user)).unwrap_or_default(),
+            grants: of_user.into_iter().chain(of_groups).collect(),
         }
     }
 
     /// Lists who may do what.
     pub fn access_review(&self, caller: &Caller) -> Result<Review, Problem> {
         self.record_access(caller, caller.entry_of(AccessKind::Read, "the list of rights was read"))?;
+        let now = self.now_unix_ms() / 1000;
         let index = self.inventory.read();
+        let grants = index.group_grants.iter();
         Ok(Review {
+            identity_providers: index.identity_providers.iter().map(|one| provider_view(one)).collect(),
+            group_grants: grants.filter_map(|grant| group_grant_view(&index, grant)).collect(),
+            emergency_credentials: index.emergencies.iter().map(|one| emergency_view(one)).collect(),
+            sessions: super::credentials::current_sessions(&index, now),
             users: index.users.iter().map(|user| user_view(&index, user)).collect(),
             tokens: super::credentials::views(&index, |_| true),
             roles: roles(&index),
@@ -408,7 +449,12 @@ fn pinned(index: &Index, principal: Principal, draft: Draft) -> Draft {
                 Some(user) => of_user(draft.present(token), user),
                 None => draft.present(token),
             },
-            None => draft,
+            None => match index.outside_session(id) {
+                Some(session) => index
+                    .grants_by_groups(session)
+                    .fold(draft.present(session), |draft, grant| draft.present(grant)),
+                None => draft,
+            },
         },
     }
 }
@@ -538,6 +584,22 @@ pub(super) fn scope_text(scope: &Scope) -> String {
     }
 }
 
+/// All roles that somebody or something has, with where they count.
+fn given_roles(index: &Index) -> impl Iterator<Item = &RoleAt> {
+    let of_users = index.grants.iter().map(|grant| &grant.role);
+    let of_groups = index.group_grants.iter().map(|grant| &grant.role);
+    of_users.chain(of_groups).chain(tokens(index).map(|(_, _, role)| role))
+}
+
+/// The roles that a caller has by the groups of an identity provider.
+fn outside_grants(index: &Index, principal: Principal) -> impl Iterator<Item = &Row<GroupGrantRecord>> {
+    let session = match principal {
+        Principal::Token(id) => index.outside_session(id),
+        Principal::Machine | Principal::User(_) => None,
+    };
+    session.into_iter().flat_map(|session| index.grants_by_groups(session))
+}
+
 /// The tokens with a role: their records, names and roles.
 pub(super) fn tokens(index: &Index) -> impl Iterator<Item = (&Row<CredentialRecord>, &Name, &RoleAt)> {
     index.credentials.iter().filter_map(|one| match &one.use_ {
@@ -580,7 +642,8 @@ fn grants_of(index: &Index, user: &UserRecord) -> Vec<Grant> {
 fn grant_view(index: &Index, user: &UserRecord, grant: &GrantRecord) -> Grant {
     Grant {
         id: grant.id,
-        user: user.name.clone(),
+        user: Some(user.name.clone()),
+        group: None,
         role: grant.role.role.clone(),
         scope: scope_of(index, grant.role.place),
         by: grant.by.clone(),
@@ -588,12 +651,39 @@ fn grant_view(index: &Index, user: &UserRecord, grant: &GrantRecord) -> Grant {
     }
 }
 
+/// The role of a group whose provider is there.
+fn group_grant_view(index: &Index, grant: &GroupGrantRecord) -> Option<Grant> {
+    let provider = index.identity_providers.get(&grant.provider.to_string())?.name.clone();
+    Some(Grant {
+        id: grant.id,
+        user: None,
+        group: Some(ProviderGroup { provider, group: grant.group.clone() }),
+        role: grant.role.role.clone(),
+        scope: scope_of(index, grant.role.place),
+        by: grant.by.clone(),
+        created_unix_seconds: grant.created_unix_seconds,
+    })
+}
+
+fn group_text(group: &ProviderGroup) -> String {
+    format!("group {} of identity provider {}", group.group, group.provider)
+}
+
 /// A grant in a sentence of the access log. Grants do not change.
 fn grant_text(index: &Index, id: Uuid) -> Option<String> {
-    let grant = index.grants.get(&id.to_string())?;
-    let user = index.users.get(&grant.user.to_string())?;
-    let place = scope_text(&scope_of(index, grant.role.place));
-    Some(format!("role {} of user {} {place}", grant.role.role, user.name))
+    let key = id.to_string();
+    let (role, whose) = match (index.grants.get(&key), index.group_grants.get(&key)) {
+        (Some(grant), _) => {
+            let user = index.users.get(&grant.user.to_string())?;
+            (&grant.role, format!("user {}", user.name))
+        }
+        (None, Some(grant)) => {
+            let group = group_grant_view(index, grant)?.group?;
+            (&grant.role, group_text(&group))
+        }
+        (None, None) => return None,
+    };
+    Some(format!("role {} of {whose} {}", role.role, scope_text(&scope_of(index, role.place))))
 }
 
 fn roles(index: &Index) -> Vec<Role> {
@@ -628,7 +718,7 @@ fn check_quota(quota: &Quota) -> Result<(), Problem> {
     }
 }
 
-fn taken(kind: &str, name: &Name) -> Problem {
+pub(super) fn taken(kind: &str, name: &Name) -> Problem {
     Problem::new(ErrorCode::NameTaken, format!("there is a {kind} {name} already"))
         .next("choose another name")
 }

@@ -32,11 +32,15 @@ const CLOCK_OFF_MAX_MS: u64 = 5_000;
 /// The most alarms that change in one transaction; each is two entries.
 const CHANGED_AT_A_TIME: usize = 50;
 
-/// The certificate of the API.
+/// A certificate of the API.
 #[derive(Clone, Debug)]
 pub struct Certificate {
+    /// What it is called in alarms.
+    pub name: String,
     /// When it expires, in seconds since 1970.
     pub expires_unix_seconds: u64,
+    /// What is to be done before.
+    pub next_step: &'static str,
 }
 
 /// The alarms that should be raised.
@@ -59,9 +63,9 @@ impl Wanted {
 }
 
 impl Control {
-    /// Sets the certificate whose expiry raises an alarm.
-    pub fn watch_certificate(&self, certificate: Certificate) {
-        *self.certificate.lock() = Some(certificate);
+    /// Sets the certificates whose expiry raises an alarm.
+    pub fn watch_certificates(&self, certificates: Vec<Certificate>) {
+        *self.certificates.lock() = certificates;
     }
 
     /// Returns the key providers with their last known state.
@@ -95,6 +99,7 @@ impl Control {
                 self.review_vm(&index, vm, &mut wanted);
             }
             self.review_recipients(&index, &mut wanted, self.now_unix_ms());
+            self.review_emergencies(&index, &mut wanted);
         }
         self.raise_and_clear(wanted)
     }
@@ -158,20 +163,12 @@ impl Control {
                 );
             }
         }
-        let certificate = self.certificate.lock().clone();
-        if let Some(certificate) = certificate {
-            let object = ObjectRef { kind: ObjectKind::Control, id: None, name: "api".to_owned() };
-            let end = certificate.expires_unix_seconds;
-            let step = "remove control/api.crt and control/api.key and restart; clients then pin the new fingerprint";
-            expiry(
-                wanted,
-                AlarmKind::CertificateExpiry,
-                object,
-                end,
-                now,
-                "the API's certificate ends".to_owned(),
-                step.to_owned(),
-            );
+        let certificates = self.certificates.lock().clone();
+        for Certificate { name, expires_unix_seconds, next_step } in certificates {
+            let message = format!("the API's certificate ({name}) ends");
+            let object = ObjectRef { kind: ObjectKind::Control, id: None, name };
+            let kind = AlarmKind::CertificateExpiry;
+            expiry(wanted, kind, object, expires_unix_seconds, now, message, next_step.to_owned());
         }
     }
 

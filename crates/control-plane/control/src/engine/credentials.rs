@@ -10,13 +10,17 @@ use super::accounts::{
     account_name_is_free, covers, must_have, no_random, place_of_scope, scope_of, scope_text, tokens,
     unchecked, with_role, within,
 };
+use super::emergency::not_in_emergency;
+use super::outside::outside_session_view;
 use super::wishes::Caller;
 use super::{Control, Stop};
 use crate::bearer;
 use crate::inventory::{Index, Row};
 use crate::passwords::{PasswordHash, Verdict, step_of_code};
 use crate::problems;
-use crate::records::{CredentialRecord, CredentialUse, Place, Principal, RoleAt, UserRecord};
+use crate::records::{
+    CredentialRecord, CredentialUse, OutsideSessionRecord, Place, Principal, RoleAt, UserRecord,
+};
 
 /// The longest life of a token, in seconds: 366 days.
 pub const TOKEN_LIFE_MAX_SECONDS: u64 = 366 * 86_400;
@@ -40,6 +44,7 @@ impl Control {
         let message =
             format!("token {} was made, with role {} {}", wish.name, wish.role, scope_text(&wish.scope));
         let info = self.change(caller, message, |index, rights| {
+            not_in_emergency(index, caller)?;
             let now = self.now_unix_ms() / 1000;
             if wish.expires_unix_seconds <= now || wish.expires_unix_seconds > now + TOKEN_LIFE_MAX_SECONDS {
                 let message = format!("token {}: a token ends within 366 days from now", wish.name);
@@ -55,7 +60,7 @@ impl Control {
                 Principal::Machine => None,
                 Principal::User(user) => Some(user),
                 Principal::Token(_) => {
-                    // It would outlive the token that made it.
+                    // It would outlive the token or session that made it.
                     must_have(rights, index, place, Privilege::Roles)?;
                     owner(index, caller)
                 }
@@ -82,6 +87,7 @@ impl Control {
     pub fn rotate_token(&self, caller: &Caller, named: &str) -> Result<NewToken, Problem> {
         let token = bearer::fresh().map_err(no_random)?;
         let info = self.change(caller, format!("token {named} was rotated"), |index, rights| {
+            not_in_emergency(index, caller)?;
             let known = own_token(index, caller, named)?;
             if let CredentialUse::Token { role, .. } = &known.use_ {
                 let privileges = super::access::privileges_of(index, &role.role).unwrap_or_default();
@@ -117,15 +123,22 @@ impl Control {
         let index = self.inventory.read();
         let sessions = index.credentials.iter().filter(|one| one.use_ == CredentialUse::Session);
         let own = sessions.filter(|session| is_own_session(&index, caller, session));
-        own.filter_map(|session| session_view(&index, session)).collect()
+        let of_users = own.filter_map(|session| session_view(&index, session));
+        let outside = index.outside_sessions.iter();
+        let outside = outside.filter(|session| is_own_outside_session(&index, caller, session));
+        of_users.chain(outside.map(|session| outside_session_view(session))).collect()
     }
 
     /// Ends a session.
     pub fn end_session(&self, caller: &Caller, id: Uuid) -> Result<(), Problem> {
         self.change(caller, format!("session {id} was ended"), |index, _| {
             let mut sessions = index.credentials.iter().filter(|one| one.use_ == CredentialUse::Session);
-            let found = sessions.find(|one| one.id == id && is_own_session(index, caller, one));
-            let session = found.ok_or_else(|| no_such(AccessObject::Session, &id.to_string()))?;
+            if let Some(session) = sessions.find(|one| one.id == id && is_own_session(index, caller, one)) {
+                return Ok(((), self.draft().remove(session)));
+            }
+            let found = index.outside_session(id);
+            let own = found.filter(|session| is_own_outside_session(index, caller, session));
+            let session = own.ok_or_else(|| no_such(AccessObject::Session, &id.to_string()))?;
             Ok(((), self.draft().remove(session)))
         })
     }
@@ -239,6 +252,18 @@ fn is_own_session(index: &Index, caller: &Caller, session: &CredentialRecord) ->
     own || manages_roles(index, caller)
 }
 
+fn is_own_outside_session(index: &Index, caller: &Caller, session: &OutsideSessionRecord) -> bool {
+    caller.principal == Principal::Token(session.id) || manages_roles(index, caller)
+}
+
+/// The sessions that have not ended.
+pub(super) fn current_sessions(index: &Index, now_unix_seconds: u64) -> Vec<Session> {
+    let of_users = index.credentials.iter().filter(|one| one.use_ == CredentialUse::Session);
+    let of_users = of_users.filter_map(|session| session_view(index, session));
+    let outside = index.outside_sessions.iter().map(|session| outside_session_view(session));
+    of_users.chain(outside).filter(|session| session.expires_unix_seconds > now_unix_seconds).collect()
+}
+
 /// The token with this name or id, if the caller may manage it.
 fn own_token<'index>(
     index: &'index Index,
@@ -273,9 +298,10 @@ fn session_view(index: &Index, session: &CredentialRecord) -> Option<Session> {
     let user = index.users.get(&session.user?.to_string())?;
     Some(Session {
         id: session.id,
-        user: user.name.clone(),
+        user: user.name.to_string(),
         created_unix_seconds: session.created_unix_seconds,
         expires_unix_seconds: session.expires_unix_seconds,
+        groups: Vec::new(),
     })
 }
 

@@ -13,6 +13,8 @@
 //!
 //! - [`access`]: who may do what. [`accounts`]: users, roles, folders and grants. [`credentials`]:
 //!   tokens, sessions. [`access_log`]: what is on record of all this.
+//! - [`identity_providers`], [`outside`]: people who are no users, and their sessions. [`flows`]:
+//!   their sign-ins that are not finished. [`emergency`]: credentials for when nobody can sign in.
 //! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
 //!   host.
 //! - [`policies`]: their requests, [`compliance`]: their rules. [`quotas`]: those of folders.
@@ -45,14 +47,18 @@ mod due;
 mod due_snapshots;
 mod due_times;
 mod embedded;
+mod emergency;
 mod evacuate;
 mod fill;
+mod flows;
 mod groups;
+mod identity_providers;
 mod joining;
 mod maintenance;
 mod moves;
 mod observe;
 mod operate;
+mod outside;
 mod place;
 mod placement;
 mod placement_groups;
@@ -94,6 +100,7 @@ use strongroom_store::Store;
 use uuid::Uuid;
 
 use self::due_snapshots::DueSnapshots;
+use self::flows::Flows;
 use self::recipients::Deliveries;
 use self::seats::{HostSeat, Seats};
 use self::standings::Standings;
@@ -103,6 +110,7 @@ use self::unsettled::Unsettled;
 use self::volumes::Spaces;
 use crate::courier::Courier;
 use crate::host::Host;
+use crate::identity::IdentityProviders;
 use crate::inventory::{Draft, Failure, Inventory};
 use crate::joining::Joining;
 use crate::keys::VmKeys;
@@ -139,6 +147,9 @@ pub struct Control {
     deliveries: Deliveries,
     /// The tickets that may not have been presented yet.
     tickets: TicketsOut,
+    /// Asks identity providers; absent in a program that asks none.
+    identity_providers: OnceLock<Arc<dyn IdentityProviders>>,
+    flows: Flows,
     keys: Arc<dyn VmKeys>,
     standings: Standings,
     samples: Samples,
@@ -156,7 +167,7 @@ pub struct Control {
     progress: Mutex<HashMap<Uuid, Progress>>,
     /// Operations that got their ids in this run and were not sent yet, so no host knows them.
     unsent: Mutex<HashSet<OperationId>>,
-    certificate: Mutex<Option<Certificate>>,
+    certificates: Mutex<Vec<Certificate>>,
     providers: Mutex<Vec<strongroom_api::key::KeyProvider>>,
 }
 
@@ -183,7 +194,7 @@ impl Control {
         for task in inventory.read().open_tasks() {
             schedule.wake(task.task.id);
         }
-        let (progress, certificate, providers) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (progress, certificates, providers) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (standings, samples) = (Standings::default(), Samples::default());
         let control = Self {
             inventory,
@@ -193,6 +204,8 @@ impl Control {
             courier: OnceLock::new(),
             deliveries: Deliveries::default(),
             tickets: TicketsOut::default(),
+            identity_providers: OnceLock::new(),
+            flows: Flows::default(),
             keys,
             standings,
             samples,
@@ -205,7 +218,7 @@ impl Control {
             access_breaks: Mutex::default(),
             progress,
             unsent: Mutex::default(),
-            certificate,
+            certificates,
             providers,
         };
         control.queue_schedules(control.now_unix_ms() / 1000);

@@ -17,9 +17,10 @@ use super::table::{Row, Table};
 use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
     AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord,
-    DeliveryRecord, FolderRecord, GrantRecord, GroupRecord, HostRecord, Named, ObservedRecord,
-    PlacementGroupRecord, PolicyRecord, RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord,
-    TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
+    DeliveryRecord, EmergencyRecord, Entrance, FolderRecord, GrantRecord, GroupGrantRecord, GroupRecord,
+    HostRecord, IdentityProviderRecord, Named, ObservedRecord, OutsideSessionRecord, PlacementGroupRecord,
+    PolicyRecord, RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord, TaskRecord,
+    TokenRecord, UserRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -65,6 +66,14 @@ pub struct Index {
     pub grants: Table<GrantRecord>,
     /// Sessions, and tokens with a role.
     pub credentials: Table<CredentialRecord>,
+    /// Identity providers.
+    pub identity_providers: Table<IdentityProviderRecord>,
+    /// The roles that their groups have.
+    pub group_grants: Table<GroupGrantRecord>,
+    /// Sessions of people who are no users.
+    pub outside_sessions: Table<OutsideSessionRecord>,
+    /// Emergency credentials.
+    pub emergencies: Table<EmergencyRecord>,
     /// How long the access log is kept, if it was set.
     pub retention: Table<AccessRetentionRecord>,
     /// The last head of the access log that is on the key server's audit log.
@@ -157,6 +166,10 @@ impl Index {
             "folder" => drop(change(&mut self.folders, key, id, entry)?),
             "grant" => drop(change(&mut self.grants, key, id, entry)?),
             "credential" => drop(change(&mut self.credentials, key, id, entry)?),
+            "identity-provider" => drop(change(&mut self.identity_providers, key, id, entry)?),
+            "group-grant" => drop(change(&mut self.group_grants, key, id, entry)?),
+            "outside-session" => drop(change(&mut self.outside_sessions, key, id, entry)?),
+            "emergency" => drop(change(&mut self.emergencies, key, id, entry)?),
             "access-retention" => drop(change(&mut self.retention, key, id, entry)?),
             "access-anchor" => drop(change(&mut self.anchor, key, id, entry)?),
             _ => {}
@@ -172,6 +185,28 @@ impl Index {
     /// The roles that were given to a user.
     pub fn grants_to(&self, user: Uuid) -> impl Iterator<Item = &Row<GrantRecord>> {
         self.grants.iter().filter(move |grant| grant.user == user)
+    }
+
+    /// The session of somebody who is no user, by its id.
+    pub fn outside_session(&self, id: Uuid) -> Option<&Row<OutsideSessionRecord>> {
+        self.outside_sessions.iter().find(|session| session.id == id)
+    }
+
+    /// The roles of the groups with which somebody came in by an identity provider. One that came
+    /// in otherwise has none.
+    pub fn grants_by_groups(
+        &self,
+        session: &OutsideSessionRecord,
+    ) -> impl Iterator<Item = &Row<GroupGrantRecord>> {
+        let named = match &session.entrance {
+            Entrance::Provider { provider, groups, .. } => Some((*provider, groups.clone())),
+            Entrance::Emergency { .. } => None,
+        };
+        self.group_grants.iter().filter(move |grant| {
+            named.as_ref().is_some_and(|(provider, groups)| {
+                grant.provider == *provider && groups.contains(&grant.group)
+            })
+        })
     }
 
     /// The role of the site's own with this name.
@@ -315,7 +350,12 @@ impl Index {
         let ended = self.credentials.iter().filter(|credential| {
             credential.expires_unix_seconds.saturating_add(CREDENTIALS_KEPT_SECONDS) < now_unix_seconds
         });
-        let keys = events.map(|event| event.key()).chain(tasks.map(|task| task.key()));
+        // The rights of somebody who is no user end with the session, also those of its tasks.
+        let over = self.outside_sessions.iter().filter(|one| one.expires_unix_seconds <= now_unix_seconds);
+        let keys = over
+            .map(|over| over.key())
+            .chain(events.map(|event| event.key()))
+            .chain(tasks.map(|task| task.key()));
         let keys = keys.chain(ended.map(|ended| ended.key()));
         keys.chain(requests.map(|(_, request)| request.key())).take(most).collect()
     }

@@ -7,6 +7,7 @@ mod tls;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use strongroom_api::Name;
 use strongroom_types::unix_milliseconds_now;
@@ -15,6 +16,7 @@ use tokio::net::TcpListener;
 use crate::courier::Courier;
 use crate::engine::{Clock, Control};
 use crate::host::Host;
+use crate::identity::IdentityProviders;
 use crate::inventory::Failure;
 use crate::joining::Joining;
 use crate::keys::VmKeys;
@@ -26,6 +28,9 @@ use tls::{ApiTls, TlsError};
 
 /// The default address of the API: reachable from this machine only.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:5690";
+
+/// The interval between looks for another installed certificate.
+const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
 
 /// The configuration of a control plane.
 pub struct ControlConfig {
@@ -41,6 +46,8 @@ pub struct ControlConfig {
     pub joining: Option<Arc<dyn Joining>>,
     /// Carries messages about alarms to recipients.
     pub courier: Option<Arc<dyn Courier>>,
+    /// Asks identity providers.
+    pub identity_providers: Option<Arc<dyn IdentityProviders>>,
     /// Requests keys and signs grants.
     pub keys: Arc<dyn VmKeys>,
     /// Hashes users' passwords.
@@ -88,8 +95,17 @@ impl ControlProcess {
     /// # Errors
     /// [`ControlError`].
     pub async fn bind(config: ControlConfig) -> Result<Self, ControlError> {
-        let ControlConfig { directory, listen, certificate_names, hosts, joining, courier, keys, passwords } =
-            config;
+        let ControlConfig {
+            directory,
+            listen,
+            certificate_names,
+            hosts,
+            joining,
+            courier,
+            identity_providers,
+            keys,
+            passwords,
+        } = config;
         let clock: Clock = Arc::new(unix_milliseconds_now);
         // The store reads its whole file, and providers are queried.
         let opened = tokio::task::spawn_blocking(move || {
@@ -102,12 +118,15 @@ impl ControlProcess {
             if let Some(courier) = courier {
                 control.send_with(courier);
             }
+            if let Some(providers) = identity_providers {
+                control.identify_with(providers);
+            }
             state::first_token(&directory, &control)?;
             Ok::<_, ControlError>((control, tls))
         });
         let opened = opened.await.map_err(|error| ControlError::Thread(std::io::Error::other(error)))?;
         let (control, tls) = opened?;
-        control.watch_certificate(tls.certificate());
+        control.watch_certificates(tls.certificates());
         let failed = |error| ControlError::Listen { address: listen, error };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -138,11 +157,28 @@ impl ControlProcess {
         let Self { control, listener, tls, passwords, .. } = self;
         let threads = threads::Threads::start(&control).map_err(ControlError::Thread)?;
         tracing::info!(address = %self.address, fingerprint = %tls.fingerprint(), "the control plane serves");
-        server::serve(listener, tls.config(), Arc::clone(&control), passwords, stop).await;
+        let (config, tls) = (tls.config(), Arc::new(tls));
+        let followed = tokio::spawn(follow_certificate(tls, Arc::clone(&control)));
+        server::serve(listener, config, Arc::clone(&control), passwords, stop).await;
+        followed.abort();
         control.schedule.end();
         // The threads wait for calls to hosts and the store, which have timeouts.
         let _ = tokio::task::spawn_blocking(move || threads.end()).await;
         Ok(())
+    }
+}
+
+/// Serves the certificate that is installed while the control plane runs.
+async fn follow_certificate(tls: Arc<ApiTls>, control: Arc<Control>) {
+    loop {
+        tokio::time::sleep(FOLLOW_PAUSE).await;
+        let (tls, control) = (Arc::clone(&tls), Arc::clone(&control));
+        let followed = tokio::task::spawn_blocking(move || {
+            if tls.follow() {
+                control.watch_certificates(tls.certificates());
+            }
+        });
+        let _ = followed.await;
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use strongroom_api::access::{AccessEntry, AccessLogHead, Quota};
+use strongroom_api::identity::ProviderText;
 use strongroom_api::limits::{ACCESS_LOG_KEEP_DEFAULT_S, ACCESS_LOG_ROOM_DEFAULT_BYTES};
 use strongroom_api::{Name, Privilege, PrivilegeSet};
 use strongroom_types::{DatastoreId, VmId};
@@ -128,6 +129,62 @@ pub struct CredentialRecord {
     pub expires_unix_seconds: u64,
 }
 
+/// A role that a group of an identity provider has. An earlier version, which knows no groups, does
+/// not take it for the role of a user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupGrantRecord {
+    /// Its id.
+    pub id: Uuid,
+    /// The provider.
+    pub provider: Uuid,
+    /// The group's name there.
+    pub group: ProviderText,
+    /// The role, and where it counts.
+    #[serde(flatten)]
+    pub role: RoleAt,
+    /// Who gave it.
+    pub by: String,
+    /// When, in seconds since 1970.
+    pub created_unix_seconds: u64,
+}
+
+/// A session of somebody who is no user of this site. Its rights are its own, and end with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsideSessionRecord {
+    /// SHA-256 of the bearer token, in hexadecimal.
+    pub sha256: String,
+    /// Its id.
+    pub id: Uuid,
+    /// The name under which it acts, with a colon.
+    pub name: String,
+    /// How it came in.
+    pub entrance: Entrance,
+    /// When it began, in seconds since 1970.
+    pub created_unix_seconds: u64,
+    /// When it ends, in seconds since 1970.
+    pub expires_unix_seconds: u64,
+}
+
+/// How somebody who is no user came in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum Entrance {
+    /// By an identity provider.
+    Provider {
+        /// The provider.
+        provider: Uuid,
+        /// Who it is there, for good.
+        subject: String,
+        /// The groups that the provider has named.
+        groups: Vec<ProviderText>,
+    },
+    /// By an emergency credential.
+    Emergency {
+        /// The credential.
+        credential: Uuid,
+    },
+}
+
 /// Who asks, as long as it may: what a task is checked with when it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", content = "id", rename_all = "snake_case")]
@@ -136,7 +193,8 @@ pub enum Principal {
     Machine,
     /// A user.
     User(Uuid),
-    /// A token for programs, by its id.
+    /// A token for programs, or the session of somebody who is no user, by its id. An earlier
+    /// version does not find that session among its tokens, so it has no rights there.
     Token(Uuid),
 }
 

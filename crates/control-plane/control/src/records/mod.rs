@@ -29,14 +29,20 @@
 //! | `folder/<id>`, `folder-name/<name>` | [`FolderRecord`], its id | the access room |
 //! | `grant/<id>` | [`GrantRecord`]: a role that a user has | the access room |
 //! | `credential/<SHA-256>` | [`CredentialRecord`]: a session, or a token with a role | the access room |
+//! | `identity-provider/<id>`, `identity-provider-name/<name>` | [`IdentityProviderRecord`], its id | the access room |
+//! | `group-grant/<id>` | [`GroupGrantRecord`]: a role that a group of a provider has | the access room |
+//! | `outside-session/<SHA-256>` | [`OutsideSessionRecord`]: a session of somebody who is no user | the access room |
+//! | `emergency/<id>`, `emergency-name/<name>` | [`EmergencyRecord`], its id | the access room |
 //! | `access/<number, 20 digits>` | [`AccessRecord`]: an entry of the access log | the access room |
 //! | `access-head` | [`AccessHeadRecord`]: the last entry, and what of the log is there | with `access/` |
 //! | `access-retention/site` | [`AccessRetentionRecord`]: how long the access log is kept; absent by default | wishes |
 //! | `access-anchor/last` | [`AccessAnchorRecord`]: the last head on the key server's audit log | the access room |
 
 mod access;
+mod emergency;
 mod group;
 mod hardware;
+mod identity;
 mod recipient;
 mod schedule;
 mod task;
@@ -44,11 +50,13 @@ mod vm;
 
 pub use access::{
     ACCESS_HEAD_KEY, AccessAnchorRecord, AccessHeadRecord, AccessRecord, AccessRetentionRecord, AskedBy,
-    CredentialRecord, CredentialUse, FolderRecord, GrantRecord, NeedAt, Place, Principal, RoleAt, RoleRecord,
-    UserRecord, address_text,
+    CredentialRecord, CredentialUse, Entrance, FolderRecord, GrantRecord, GroupGrantRecord, NeedAt,
+    OutsideSessionRecord, Place, Principal, RoleAt, RoleRecord, UserRecord, address_text,
 };
+pub use emergency::EmergencyRecord;
 pub use group::{GroupMember, GroupRecord, GroupState};
 pub use hardware::{DiskRecord, DiskSealing, Hardware};
+pub use identity::IdentityProviderRecord;
 pub use schedule::{
     CryptoperiodRecord, Deletion, MadeSnapshot, RenewalStage, RuleRecord, RuleStage, ScheduleRecord,
 };
@@ -312,9 +320,15 @@ record!(RoleRecord, "role/", |role| role.id.to_string());
 record!(FolderRecord, "folder/", |folder| folder.id.to_string());
 record!(GrantRecord, "grant/", |grant| grant.id.to_string());
 record!(CredentialRecord, "credential/", |credential| credential.sha256.clone());
+record!(IdentityProviderRecord, "identity-provider/", |provider| provider.id.to_string());
+record!(GroupGrantRecord, "group-grant/", |grant| grant.id.to_string());
+record!(OutsideSessionRecord, "outside-session/", |session| session.sha256.clone());
+record!(EmergencyRecord, "emergency/", |credential| credential.id.to_string());
 record!(AccessRecord, "access/", |entry| event_id(entry.0.id));
 record!(AccessRetentionRecord, "access-retention/", |_retention| "site".to_owned());
 record!(AccessAnchorRecord, "access-anchor/", |_anchor| "last".to_owned());
+named!(IdentityProviderRecord, "identity-provider-name/");
+named!(EmergencyRecord, "emergency-name/");
 named!(UserRecord, "user-name/");
 named!(RoleRecord, "role-name/");
 named!(FolderRecord, "folder-name/");

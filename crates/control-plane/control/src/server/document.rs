@@ -17,7 +17,7 @@ fn is_open(operation: &Operation) -> bool {
 
 /// The introduction of the document.
 const DESCRIPTION: &str = "Virtual machines whose disks nobody but they can read.\n\n\
-Every operation but `openapi`, `healthz`, `readyz` and `sign_in` takes a bearer token: `Authorization: Bearer TOKEN`. What changes \
+Every operation but `openapi`, `healthz`, `readyz` and those that sign in takes a bearer token: `Authorization: Bearer TOKEN`. What changes \
 something answers 202 with a task; `GET /v1/tasks/{task}?wait_s=60` waits for its end.\n\n\
 Guest data does not pass here. `POST /v1/vms/{vm}/tickets` gives a ticket for one connection to the VM's host: connect \
 to the unix socket in the ticket's `socket`, or from another machine to its `address` over TLS, send `{\"format\":1,\"ticket\":\"TICKET\"}` and a line feed, and read one line, \
@@ -33,7 +33,7 @@ const TAGS: [(&str, &str); 10] = [
     ("key-provider", "Servers that keys come from."),
     ("task", "What is being done, and what was."),
     ("event", "What happened, and what is wrong now."),
-    ("access", "Users, roles, folders, tokens, sessions, and who did what."),
+    ("access", "Users, identity providers, roles, folders, tokens, sessions, and who did what."),
     ("server", "The control plane itself."),
 ];
 
@@ -180,6 +180,9 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
         | Code::HostFailed
         | Code::Cancelled => asks_others,
         Code::RecipientUnreachable => operation.id == "recipient_test",
+        Code::IdentityProviderUnavailable => {
+            ["identity_provider_create", "provider_sign_in_begin", "provider_sign_in"].contains(&operation.id)
+        }
         Code::Unavailable => !is_open || is_change || operation.id == "readyz",
         Code::Internal => !["openapi", "healthz"].contains(&operation.id),
         // The first two are not answers of an operation, and this version never sends the last.

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::problem::Refusal;
+use super::sign_in::SignIns;
 use super::{Api, document, routes};
 use crate::engine::Control;
 use crate::passwords::PasswordHash;
@@ -37,6 +38,8 @@ const HTTP: HttpLimits = HttpLimits {
 };
 /// How long the end waits for requests in progress.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The sign-ins by identity providers that are finished at a time, of known networks and of others.
+const PROVIDER_SIGN_INS: usize = 4;
 /// The place of a connection. A request with a token assigns it to the token's holder.
 #[derive(Clone)]
 pub(super) struct ConnectionPlace {
@@ -56,7 +59,9 @@ pub async fn serve(
 ) {
     let ending = watch::Sender::new(false);
     let (counts, sign_ins) = (Arc::default(), Arc::default());
-    let api = Api { control, counts, passwords, sign_ins, ending: ending.subscribe() };
+    let provider_sign_ins = Arc::new(SignIns::with_room(PROVIDER_SIGN_INS));
+    let ending_soon = ending.subscribe();
+    let api = Api { control, counts, passwords, sign_ins, provider_sign_ins, ending: ending_soon };
     let router = router(&api);
     let acceptor = TlsAcceptor::from(tls);
     let places = Places::new("the API", PLACES);

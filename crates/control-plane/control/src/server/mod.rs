@@ -35,6 +35,8 @@ pub(crate) struct Api {
     counts: Arc<metrics::Counts>,
     passwords: Arc<dyn PasswordHash>,
     sign_ins: Arc<sign_in::SignIns>,
+    /// Those by identity providers, which wait for other servers.
+    provider_sign_ins: Arc<sign_in::SignIns>,
     /// Becomes true when the server ends.
     ending: watch::Receiver<bool>,
 }

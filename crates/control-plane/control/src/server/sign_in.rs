@@ -59,7 +59,7 @@ pub(crate) struct SignIns {
 
 impl Default for SignIns {
     fn default() -> Self {
-        Self { remembered: Mutex::default(), known: Semaphore::new(1), strangers: Semaphore::new(1) }
+        Self::with_room(1)
     }
 }
 
@@ -71,6 +71,12 @@ pub(super) struct Turn<'all> {
 }
 
 impl SignIns {
+    /// Sign-ins of which so many are tried at a time, of known networks and of others.
+    pub fn with_room(at_a_time: usize) -> Self {
+        let (known, strangers) = (Semaphore::new(at_a_time), Semaphore::new(at_a_time));
+        Self { remembered: Mutex::default(), known, strangers }
+    }
+
     /// Waits for the turn of a sign-in.
     ///
     /// # Errors

@@ -141,6 +141,11 @@ fn holder(index: &Index, sha256: &str, now_unix_seconds: u64) -> Option<Holder> 
     if let Some(name) = first_token(index, sha256) {
         return Some(Holder { name, principal: Principal::Machine });
     }
+    if let Some(session) = index.outside_sessions.get(sha256) {
+        let current = session.expires_unix_seconds > now_unix_seconds;
+        let holder = || Holder { name: session.name.clone(), principal: Principal::Token(session.id) };
+        return current.then(holder);
+    }
     let known = index.credentials.get(sha256)?;
     if known.expires_unix_seconds <= now_unix_seconds {
         return None;

@@ -9,12 +9,15 @@ use serde_json::{Value, json};
 use strongroom_api::guard::Guard;
 use strongroom_api::limits::{
     ACCESS_LOG_HEADS_MAX, ACCESS_LOG_KEEP_MAX_S, ACCESS_LOG_KEEP_MIN_S, ACCESS_LOG_ROOM_MAX_BYTES,
-    ACCESS_LOG_ROOM_MIN_BYTES, CODE_DIGITS, CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S, CRYPTOPERIOD_UNIT_S,
-    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, EVENT_NUMBER_MAX, HOST_TOKEN_MAX_S, HOST_TOKEN_MIN_S,
-    MAIL_ADDRESS_BYTES_MAX, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, QUOTA_BYTES_MAX, QUOTA_COUNT_MAX,
-    REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S,
-    SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, SOCKET_ADDRESS_BYTES_MAX, STOP_TIMEOUT_MAX_S,
-    VOLUME_CHANGES_MAX, WEBHOOK_AUTHORITY_BYTES_MAX, WEBHOOK_URL_BYTES_MAX,
+    ACCESS_LOG_ROOM_MIN_BYTES, CLIENT_SECRET_BYTES_MAX, CODE_DIGITS, CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S,
+    CRYPTOPERIOD_UNIT_S, DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, EMERGENCY_REASON_BYTES_MAX,
+    EMERGENCY_SECRET_BYTES_MAX, EVENT_NUMBER_MAX, HOST_TOKEN_MAX_S, HOST_TOKEN_MIN_S, MAIL_ADDRESS_BYTES_MAX,
+    PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, PROVIDER_ANSWER_BYTES_MAX, PROVIDER_PAGES_MAX,
+    PROVIDER_SCOPES_MAX, PROVIDER_SESSION_MAX_S, PROVIDER_SESSION_MIN_S, PROVIDER_TEXT_BYTES_MAX,
+    PROVIDER_URL_BYTES_MAX, QUOTA_BYTES_MAX, QUOTA_COUNT_MAX, REFERENCE_CHARACTERS_MAX,
+    SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S,
+    SNAPSHOT_RULES_MAX, SOCKET_ADDRESS_BYTES_MAX, STOP_TIMEOUT_MAX_S, VOLUME_CHANGES_MAX,
+    WEBHOOK_AUTHORITY_BYTES_MAX, WEBHOOK_URL_BYTES_MAX,
 };
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
@@ -394,6 +397,22 @@ fn the_documents_bounds_are_the_limits() {
     bound("Destination.authorities maxLength", text(WEBHOOK_AUTHORITY_BYTES_MAX));
     bound("MailAddress minLength", text("o@h".len()));
     bound("MailAddress maxLength", text(MAIL_ADDRESS_BYTES_MAX));
+    for place in ["IssuerUrl", "PageUrl"] {
+        bound(&format!("{place} minLength"), text("https://h".len()));
+        bound(&format!("{place} maxLength"), text(PROVIDER_URL_BYTES_MAX));
+    }
+    bound("RedirectUrl minLength", text("http://h".len()));
+    bound("RedirectUrl maxLength", text(PROVIDER_URL_BYTES_MAX));
+    bound("ProviderText maxLength", text(PROVIDER_TEXT_BYTES_MAX));
+    bound("ClientSecret maxLength", text(CLIENT_SECRET_BYTES_MAX));
+    bound("ProviderAnswer maxLength", text(PROVIDER_ANSWER_BYTES_MAX));
+    bound("CreateIdentityProvider.scopes maxItems", text(PROVIDER_SCOPES_MAX));
+    bound("CreateIdentityProvider.pages maxItems", text(PROVIDER_PAGES_MAX));
+    bound("CreateIdentityProvider.authorities maxLength", text(WEBHOOK_AUTHORITY_BYTES_MAX));
+    bound("CreateIdentityProvider.session_s minimum", u64::from(PROVIDER_SESSION_MIN_S));
+    bound("CreateIdentityProvider.session_s maximum", u64::from(PROVIDER_SESSION_MAX_S));
+    bound("EmergencySecret maxLength", text(EMERGENCY_SECRET_BYTES_MAX));
+    bound("EmergencyReason maxLength", text(EMERGENCY_REASON_BYTES_MAX));
     bound("Reference maxLength", text(REFERENCE_CHARACTERS_MAX));
     bound("VolumeReading.chunk_bytes minimum", ChunkSize::LEAST.bytes());
     bound("VolumeReading.chunk_bytes maximum", ChunkSize::MOST.bytes());

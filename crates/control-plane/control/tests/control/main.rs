@@ -4,14 +4,17 @@
 
 mod access_log;
 mod api;
+mod certificates;
 mod data_keys;
 mod disk_statistics;
+mod emergency;
 mod fuzz;
 mod images;
 mod joining;
 mod killed;
 mod moves;
 mod on_record;
+mod outside;
 mod placement;
 mod placement_groups;
 mod policies;

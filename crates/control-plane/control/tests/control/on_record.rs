@@ -109,6 +109,28 @@ fn people(log: &mut Recorded) {
     log.call("access_log_retention_set", &[], &json!({ "keep_s": 400 * 86_400 }));
 }
 
+fn people_from_outside(log: &mut Recorded, server: &Server) {
+    let corp = json!({ "name": "corp", "issuer": "https://id.example.com", "client_id": "strongroom",
+        "client_secret": "s3cret" });
+    log.call("identity_provider_create", &[], &corp);
+    log.call("identity_provider_set", &["corp"], &json!({ "client_secret": "another" }));
+    let group = json!({ "provider": "corp", "group": "ops" });
+    let site = json!({ "type": "site" });
+    log.call("grant_create", &[], &json!({ "group": group, "role": "operator", "scope": site }));
+    let redirect = json!({ "redirect": "http://127.0.0.1:4711/callback/corp" });
+    let begun = log.client.post("/v1/identity-providers/corp/sign-ins", &redirect).json();
+    server.site.vouching.knows("code", "corp", "4711", "alice", &["ops"]);
+    let answer = json!({ "flow": begun["flow"], "state": begun["state"], "code": "code" });
+    log.call_as("provider_sign_in", &[], &answer, "corp:alice");
+    log.call("identity_provider_delete", &["corp"], &json!({}));
+    let made = log.call("emergency_create", &[], &json!({ "name": "envelope1" }));
+    let signs_in = json!({ "secret": made["secret"], "reason": "all others are away" });
+    log.call_as("emergency_sign_in", &[], &signs_in, "emergency:envelope1");
+    log.call("emergency_acknowledge", &["envelope1"], &json!({}));
+    log.call("emergency_rotate", &["envelope1"], &json!({}));
+    log.call("emergency_revoke", &["envelope1"], &json!({}));
+}
+
 fn disks(log: &mut Recorded) {
     log.call("vm_set", &["web1"], &json!({ "vnc": true }));
     log.call("vm_add_disk", &["web1"], &json!({ "size_bytes": 1 << 20 }));
@@ -150,6 +172,7 @@ fn every_operation_that_changes_something_is_on_record() {
     let server = Server::with_hosts(home.path(), Site::with_others(1));
     let mut log = Recorded { client: server.client(), seen: BTreeSet::new() };
     people(&mut log);
+    people_from_outside(&mut log, &server);
     for name in ["ds1", "ds2"] {
         let wish = json!({ "name": name, "path": format!("/srv/{name}"), "host": "host1" });
         log.call("datastore_add", &[], &wish);
@@ -208,7 +231,14 @@ fn only_readings_are_not_on_record() {
         .iter()
         .filter(|operation| (operation.method.as_str() == "GET") == operation.on_record.is_some());
     let unusual: Vec<_> = unusual.map(|operation| operation.id).collect();
-    let expected = ["volume_read", "access_review", "access_explain", "access_log", "access_log_head"];
+    let expected = [
+        "volume_read",
+        "provider_sign_in_begin",
+        "access_review",
+        "access_explain",
+        "access_log",
+        "access_log_head",
+    ];
     assert_eq!(unusual, expected);
 }
 

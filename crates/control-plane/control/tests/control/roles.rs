@@ -504,7 +504,8 @@ fn a_task_whose_caller_loses_its_role_begins_nothing() {
     let wish = CreateUser { name: "ada".parse().unwrap(), password: PASSWORD.to_owned().into() };
     let ada = control.create_user(&machine, &wish, &Argon2id).unwrap().user;
     let grant = CreateGrant {
-        user: "ada".to_owned().try_into().unwrap(),
+        user: Some("ada".to_owned().try_into().unwrap()),
+        group: None,
         role: "operator".parse().unwrap(),
         scope: Scope::Site {},
     };

@@ -3,6 +3,7 @@
 mod access;
 mod disks;
 mod events;
+mod identity;
 mod inventory;
 mod placement_groups;
 mod recipients;
@@ -42,6 +43,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(recipients::recipient_list, recipients::recipient_create))
         .routes(routes!(placement_groups::placement_group_list, placement_groups::placement_group_create))
         .routes(routes!(access::session_list))
+        .routes(routes!(identity::identity_provider_list, identity::identity_provider_create))
+        .routes(routes!(identity::emergency_list, identity::emergency_create))
         .routes(routes!(access::user_list, access::user_create))
         .routes(routes!(access::role_list, access::role_create))
         .routes(routes!(access::folder_list, access::folder_create))
@@ -99,6 +102,10 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(recipients::recipient_test))
         .routes(routes!(access::vm_move))
         .routes(routes!(access::session_end))
+        .routes(routes!(identity::identity_provider_set, identity::identity_provider_delete))
+        .routes(routes!(identity::emergency_revoke))
+        .routes(routes!(identity::emergency_rotate))
+        .routes(routes!(identity::emergency_acknowledge))
         .routes(routes!(access::me_show))
         .routes(routes!(access::user_delete))
         .routes(routes!(access::user_password))
@@ -122,6 +129,9 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(server::healthz))
         .routes(routes!(server::readyz))
         .routes(routes!(access::sign_in))
+        .routes(routes!(identity::provider_sign_in_begin))
+        .routes(routes!(identity::provider_sign_in))
+        .routes(routes!(identity::emergency_sign_in))
         .route_layer(middleware::from_fn(ask::without_query));
     guarded.merge(open)
 }

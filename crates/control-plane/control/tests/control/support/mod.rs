@@ -4,6 +4,7 @@
 pub mod client;
 pub mod courier;
 pub mod fuse;
+pub mod identity;
 pub mod joining;
 pub mod passwords;
 pub mod server;

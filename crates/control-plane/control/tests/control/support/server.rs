@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::client::Client;
 use super::courier::Postbox;
+use super::identity::Vouching;
 use super::joining::OneMachine;
 use super::passwords::Argon2id;
 use super::site::Site;
@@ -42,6 +43,7 @@ impl Server {
         let config = ControlConfig {
             joining: Some(OneMachine::of(&site.fuse)),
             courier: Some(Postbox::of(&site.fuse)),
+            identity_providers: Some(Vouching::of(&site.vouching)),
             directory: directory.to_owned(),
             listen: "127.0.0.1:0".parse().unwrap(),
             certificate_names: Vec::new(),

@@ -32,6 +32,7 @@ use strongroom_types::{
 use uuid::Uuid;
 
 use super::fuse::{Fuse, FusedStore};
+use super::identity::Vouching;
 
 /// A site that has not come to rest after this many rounds never will.
 const ROUNDS_MAX: usize = 300;
@@ -44,6 +45,7 @@ pub struct Site {
     /// `host2` and so on.
     pub others: Vec<Arc<FakeHost>>,
     pub keys: Arc<FakeKeys>,
+    pub vouching: Arc<Vouching>,
     clock_ms: Arc<AtomicU64>,
 }
 
@@ -60,6 +62,7 @@ impl Site {
             host,
             others: Vec::new(),
             keys,
+            vouching: Arc::default(),
             clock_ms: Arc::new(AtomicU64::new(1_700_000_000_000)),
         }
     }
