@@ -66,6 +66,8 @@ pub enum Part {
     ExistingKey,
     /// A place in a datastore.
     Datastore,
+    /// Name, notes, tags.
+    Description,
     /// Processors, memory, automatic restart.
     Size,
     /// What the guest boots: kernel, initial RAM disk, command line, boot order.
@@ -116,11 +118,12 @@ pub enum Part {
 
 impl Part {
     /// Every part.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::New,
         Self::NewEncrypted,
         Self::ExistingKey,
         Self::Datastore,
+        Self::Description,
         Self::Size,
         Self::Boot,
         Self::Cdrom,
@@ -153,6 +156,7 @@ impl Part {
             Self::NewEncrypted => "`encryption.encrypted`, `encrypted` of something new",
             Self::ExistingKey => "`encryption.key`",
             Self::Datastore => "`datastore` of something new",
+            Self::Description => "`name`, `notes`, `tags` of what is there",
             Self::Size => "`cpus`, `memory_bytes`, `restart`",
             Self::Boot => "`boot`",
             Self::Cdrom => "`cdrom`",
@@ -186,7 +190,7 @@ impl Part {
             Self::New | Self::Datastore => (&[P::Create], &[]),
             Self::NewEncrypted => (&[P::EncryptNew], &[]),
             Self::ExistingKey => (&[P::ManageKeys], &[]),
-            Self::Size | Self::Resize => (&[P::Configure], &[]),
+            Self::Description | Self::Size | Self::Resize => (&[P::Configure], &[]),
             Self::Boot | Self::Cdrom | Self::Nics | Self::Screen | Self::Fill | Self::GuestAgent => {
                 (&[P::GuestControl], &[P::Access])
             }
@@ -285,6 +289,8 @@ impl Guarded for CreateVm {
             tpm: _,
             seed: _,
             restart: _,
+            notes: _,
+            tags: _,
         } = self;
         let on = On::Folder(folder.as_ref().map(crate::Reference::as_str));
         parts.add(Part::New, on);
@@ -321,7 +327,9 @@ impl Guarded for CloneVm {
 
 impl Guarded for PatchVm {
     fn list<'request>(&'request self, parts: &mut Parts<'request>) {
-        let Self { cpus, memory_bytes, nics, boot, cdrom, vnc, restart } = self;
+        let Self { name, notes, tags, cpus, memory_bytes, nics, boot, cdrom, vnc, restart } = self;
+        let describes = name.is_some() || notes.is_some() || tags.is_some();
+        parts.add_if(describes, Part::Description, On::Path);
         let sizes = cpus.is_some() || memory_bytes.is_some() || restart.is_some();
         parts.add_if(sizes, Part::Size, On::Path);
         parts.add_if(nics.is_some(), Part::Nics, On::Path);

@@ -2,6 +2,7 @@
 
 mod create;
 mod hardware;
+mod label;
 mod query;
 mod schedule;
 mod snapshot;
@@ -18,6 +19,7 @@ pub use hardware::{
     BandwidthLimit, Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, IoLimits,
     IopsLimit, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
 };
+pub use label::{Notes, NotesError, Tag, TagChanges, TagError, TagKey};
 pub(crate) use query::no_longer_than;
 pub use query::{VmListQuery, VmSort};
 pub use schedule::{

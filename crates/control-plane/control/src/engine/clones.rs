@@ -18,7 +18,7 @@
 use std::path::Path;
 
 use strongroom_api::task::{Task, TaskKind};
-use strongroom_api::vm::{AddDisk, CloneVm, CreateVm, EncryptionWish, Nic};
+use strongroom_api::vm::{AddDisk, CloneVm, CreateVm, EncryptionWish, Nic, Notes};
 use strongroom_api::{ErrorCode, Name, Problem};
 use strongroom_host::protocol::{
     CloneSource, DiskName, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
@@ -356,6 +356,8 @@ fn like(origin: &VmRecord, wish: &CloneVm, wanted: &CloneWish<'_>) -> Result<Cre
         cdrom: hardware.cdrom.clone(),
         encryption,
         restart: origin.restart,
+        notes: Notes::default(),
+        tags: Vec::new(),
     })
 }
 

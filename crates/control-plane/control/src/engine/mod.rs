@@ -39,6 +39,7 @@ mod credentials;
 mod cursor;
 mod data_keys;
 mod datastores;
+mod describe;
 mod disks;
 mod due;
 mod due_snapshots;

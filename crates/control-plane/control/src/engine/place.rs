@@ -5,13 +5,17 @@ use strongroom_api::policy::PolicyRules;
 use strongroom_api::vm::{CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic, NicBackend};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_host::protocol;
-use strongroom_types::{IoLimits, KeyRequestId, ProviderKey, ProviderName, VmId};
+use strongroom_types::{
+    DatastoreId, IoLimits, KeyRequestId, NAME_BYTES_MAX, ProviderKey, ProviderName, VmId,
+};
 use strongroom_vm::{DiskKind, Firmware, MacAddress};
 use uuid::Uuid;
 
 use super::Control;
 use super::access::find_folder;
+use super::describe::one_for_each_key;
 use super::placement::{Among, Choice, Needs, must_not_be_in_maintenance};
+use super::wishes::name_of;
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord};
@@ -86,9 +90,13 @@ impl Control {
             boot: wish.boot.clone(),
             cdrom: wish.cdrom.clone(),
         };
+        let id = VmId::random();
         let vm = VmRecord {
-            id: VmId::random(),
+            id,
             name: wish.name.clone(),
+            directory: free_directory(index, datastore.id, &wish.name, id)?,
+            notes: wish.notes.clone(),
+            tags: one_for_each_key(&wish.tags)?,
             datastore: datastore.id,
             host: seat.id,
             policy: policy.map(|policy| policy.id),
@@ -209,6 +217,22 @@ impl Control {
         };
         provider.name.parse().map_err(|error| problems::invalid(format!("{error}")))
     }
+}
+
+/// Returns the name of a new VM's directory, unless it is the VM's own: one that was renamed may have
+/// kept that.
+fn free_directory(
+    index: &Index,
+    datastore: DatastoreId,
+    name: &Name,
+    vm: VmId,
+) -> Result<Option<Name>, Problem> {
+    if index.vms_in(datastore).all(|other| other.directory() != name) {
+        return Ok(None);
+    }
+    let suffix = format!("-{}", vm.to_string().replace('-', ""));
+    let kept = name.as_str().len().min(NAME_BYTES_MAX - suffix.len());
+    name_of(&format!("{}{suffix}", &name.as_str()[..kept])).map(Some)
 }
 
 /// Returns the datastore with this name or id; the only one if none is named.

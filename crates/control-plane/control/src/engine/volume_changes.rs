@@ -17,7 +17,8 @@ use strongroom_api::guard::Parts;
 use strongroom_api::limits::VOLUME_CHANGES_MAX;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{
-    AddDisk, Boot, CreateVm, DiskFrontend, EncryptionWish, Firmware, Lifecycle, PowerState, RestartPolicy,
+    AddDisk, Boot, CreateVm, DiskFrontend, EncryptionWish, Firmware, Lifecycle, Notes, PowerState,
+    RestartPolicy,
 };
 use strongroom_api::volume::{
     BindVolume, ChangeAnswer, ChangeVolumes, CloneVolume, CreateVolume, DeleteVolume, DeleteVolumeSnapshot,
@@ -730,7 +731,7 @@ fn changes_snapshots(change: SnapshotChange) -> Work {
 /// Where a host finds the files of a held volume.
 fn place_in(held: &VmRecord) -> Option<HeldVolume> {
     let disk = held.hardware.disks.first().map_or_else(|| DISK.parse().ok(), |disk| Some(disk.name.clone()));
-    Some(HeldVolume { holder: held.id, name: held.name.as_str().parse().ok()?, disk: disk? })
+    Some(HeldVolume { holder: held.id, name: held.directory().as_str().parse().ok()?, disk: disk? })
 }
 
 /// The request for a holder: the least machine that a host takes. It is never started.
@@ -759,5 +760,7 @@ fn holder(
         cdrom: strongroom_api::vm::Cdrom::default(),
         encryption,
         restart: RestartPolicy::default(),
+        notes: Notes::default(),
+        tags: Vec::new(),
     }
 }

@@ -23,6 +23,7 @@ use super::access::{Rights, may, sees_task};
 use super::accounts::must_have;
 use super::advance::{done, without_vm};
 use super::compliance::keeps_policies;
+use super::describe::Described;
 use super::fill::to_be_filled;
 use super::place::{addressed, check};
 use super::quotas::within_quotas;
@@ -256,7 +257,8 @@ impl Control {
         })
     }
 
-    /// Requests other hardware for a VM that is off. `version` is the one that the caller has read.
+    /// Requests another name, notes, tags or hardware for a VM. `version` is the one that the caller
+    /// has read.
     pub fn set_vm(
         &self,
         caller: &Caller,
@@ -264,9 +266,20 @@ impl Control {
         patch: &PatchVm,
         version: Option<u64>,
     ) -> Result<Task, Problem> {
+        let described = Described::of(patch);
         self.wish(caller, |index, id| {
-            let vm = idle_vm(index, named)?;
+            let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
             must_be_as_read(&format!("VM {}", vm.name), vm.revision.0, version)?;
+            if !described.may_change_beside_a_task() {
+                idle(index, vm)?;
+            }
+            if described.is_all {
+                let mut changed = VmRecord::clone(&vm.record);
+                described.apply(index, &mut changed)?;
+                let draft = self.told_renamed(self.draft(), vm, &changed, caller, id);
+                let task = self.task_done(id, TaskKind::VmConfigure, changed.object(), caller);
+                return Ok((task, draft.replace_named(vm, &changed)));
+            }
             refuse_of_template(vm, TaskKind::VmConfigure)?;
             refuse_of_half_clear(vm, TaskKind::VmConfigure)?;
             self.must_be_off(index, vm)?;
@@ -274,6 +287,7 @@ impl Control {
                 return Err(suspended(vm, "its memory fits it as it is"));
             }
             let mut changed = patched(vm, patch)?;
+            described.apply(index, &mut changed)?;
             changed.task = Some(id);
             let datastore = index.datastore_of(vm);
             let mount = datastore.and_then(|datastore| datastore.on(vm.host));
@@ -281,10 +295,27 @@ impl Control {
             if let Some(nics) = &patch.nics {
                 self.check_networks(vm.host, nics)?;
             }
-            let task = self.task(id, TaskKind::VmConfigure, vm.object(), caller);
+            let draft = self.told_renamed(self.draft(), vm, &changed, caller, id);
+            let task = self.task(id, TaskKind::VmConfigure, changed.object(), caller);
             let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
-            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft.replace_named(vm, &changed)))
         })
+    }
+
+    /// Adds the event of a VM that has another name.
+    fn told_renamed(
+        &self,
+        draft: Draft,
+        before: &VmRecord,
+        after: &VmRecord,
+        caller: &Caller,
+        task: Uuid,
+    ) -> Draft {
+        if before.name == after.name {
+            return draft;
+        }
+        let message = format!("VM {} is named {} now, by {}", before.name, after.name, caller.name);
+        draft.event("vm.renamed", &after.object(), message, Some(task))
     }
 
     /// Requests the deletion of a VM and its volumes. What linked clones share with it stays with

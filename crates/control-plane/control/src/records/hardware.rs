@@ -375,6 +375,7 @@ impl Hardware {
         Some(protocol::VmSpec {
             id,
             name,
+            directory: None,
             datastore,
             board: self.board,
             cpus: self.cpus,

@@ -5,6 +5,7 @@
 mod access_log;
 mod api;
 mod data_keys;
+mod descriptions;
 mod disk_statistics;
 mod fuzz;
 mod images;

@@ -23,8 +23,12 @@ use super::problem::Problem;
 pub struct VmSpec {
     /// The VM's id, for life.
     pub id: VmId,
-    /// Its name, which is also its directory in the datastore.
+    /// Its name.
     pub name: VmName,
+    /// The name of its directory in the datastore; its own name if absent. A VM that was renamed
+    /// keeps its directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<VmName>,
     /// The datastore's directory: an absolute path that hostd already uses as a datastore.
     pub datastore: PathBuf,
     /// The main board and what is on it.
@@ -236,7 +240,12 @@ pub struct SpecError {
 impl VmSpec {
     /// The VM's directory.
     pub fn directory(&self) -> PathBuf {
-        self.datastore.join(self.name.as_str())
+        self.datastore.join(self.directory_name().as_str())
+    }
+
+    /// The name of the VM's directory.
+    pub fn directory_name(&self) -> &VmName {
+        self.directory.as_ref().unwrap_or(&self.name)
     }
 
     /// The directory of a disk's volume.

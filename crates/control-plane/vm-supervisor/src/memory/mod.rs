@@ -150,6 +150,8 @@ impl Needs {
 fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
     let mut spec = spec.clone();
     spec.datastore = PathBuf::new();
+    // The name that it was made with: a guest does not see that its VM is renamed.
+    spec.name = spec.directory.take().unwrap_or(spec.name);
     for disk in &mut spec.disks {
         (disk.key, disk.least_generation, disk.volume) = (DiskKey::Unencrypted, 0, None);
     }
