@@ -32,6 +32,7 @@ Examples:
   strongroom vm set web1 --cpus 4 --memory 8G
   strongroom vm set web1 --net bridge=br0
   strongroom vm set web1 --cdrom none
+  strongroom vm set web1 --boot cdrom,disk0
   strongroom vm set web1 --restart never
   strongroom vm set web1 --name shop1
   strongroom vm set web1 --tag env=prod --tag web --untag test --notes 'the web server of the shop'
@@ -82,7 +83,7 @@ pub struct SetArguments {
     restart: Option<RestartArgument>,
 
     /// How long its data keys are used, 1d to 3660d, or `never` for no limit
-    #[arg(long, value_name = "TIME", value_parser = parse_rekey, conflicts_with_all = ["name", "notes", "tags", "untags", "cpus", "memory", "networks", "cdrom", "kernel", "restart"])]
+    #[arg(long, value_name = "TIME", value_parser = parse_rekey, conflicts_with_all = ["name", "notes", "tags", "untags", "order", "cpus", "memory", "networks", "cdrom", "kernel", "restart"])]
     rekey_every: Option<Rekey>,
 
     /// When in the day they may be renewed, UTC; at any time without it

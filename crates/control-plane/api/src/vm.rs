@@ -16,8 +16,8 @@ pub use create::{
     TemplateVm,
 };
 pub use hardware::{
-    BandwidthLimit, Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, IoLimits,
-    IopsLimit, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
+    BandwidthLimit, Board, Boot, BootDevice, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware,
+    IoLimits, IopsLimit, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
 };
 pub use label::{Notes, NotesError, Tag, TagChanges, TagError, TagKey};
 pub(crate) use query::no_longer_than;

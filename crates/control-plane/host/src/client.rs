@@ -265,6 +265,8 @@ impl Client {
 
     /// Requests an operation. Returns its state at the time of the answer, which is usually queued.
     pub async fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, ClientError> {
+        let oldest = request.kind.least_format().max(FORMATS.oldest);
+        self.format(Formats { oldest, ..FORMATS })?;
         self.send(Method::POST, &format!("/v1/vms/{vm}/operations"), Some(request), ANSWERS_WITHIN).await
     }
 
@@ -276,6 +278,7 @@ impl Client {
 
     /// Checks whether this host can run a VM with this configuration. Changes nothing.
     pub async fn check(&self, spec: &VmSpec) -> Result<(), ClientError> {
+        self.format(Formats { oldest: spec.least_format(), ..FORMATS })?;
         self.send(Method::POST, &format!("/v1/vms/{}/check", spec.id), Some(spec), ANSWERS_WITHIN).await
     }
 

@@ -18,7 +18,7 @@
 use std::path::Path;
 
 use strongroom_api::task::{Task, TaskKind};
-use strongroom_api::vm::{AddDisk, CloneVm, CreateVm, EncryptionWish, Nic, Notes};
+use strongroom_api::vm::{AddDisk, Boot, CloneVm, CreateVm, EncryptionWish, Nic, Notes};
 use strongroom_api::{ErrorCode, Name, Problem};
 use strongroom_host::protocol::{
     CloneSource, DiskName, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
@@ -187,6 +187,7 @@ impl Control {
                 (disk.name, disk.thick, disk.limits) = (of.name.clone(), of.thick, of.limits);
             }
             vm.hardware.limits = origin.hardware.limits;
+            vm.hardware.boot = origin.hardware.boot.clone();
             let task = self.task(id, TaskKind::VmClone, vm.object(), caller);
             let mut draft = self.draft().create_named(&vm);
             draft = wanted.told_clear(draft, &origin.hardware.disks, &vm, caller, id);
@@ -352,7 +353,8 @@ fn like(origin: &VmRecord, wish: &CloneVm, wanted: &CloneWish<'_>) -> Result<Cre
         tpm: hardware.tpm,
         seed: hardware.seed,
         fill_seed: false,
-        boot: hardware.boot.clone(),
+        // The order names disks, which get their names later.
+        boot: Boot::of(hardware.boot.kernel(), Vec::new()),
         cdrom: hardware.cdrom.clone(),
         encryption,
         restart: origin.restart,

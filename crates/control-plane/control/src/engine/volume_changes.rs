@@ -538,6 +538,7 @@ impl Control {
     ) -> Result<Next, Failure> {
         let mut vm = VmRecord::clone(&step.vm.record);
         vm.hardware.disks.retain(|known| known.name != disk.name);
+        vm.hardware.boot.without_disk(&disk.name);
         let volumes = OperationOutcome::into_volumes(outcome);
         let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
         let give_up = |problem| {
@@ -756,7 +757,7 @@ fn holder(
         tpm: false,
         seed: false,
         fill_seed: false,
-        boot: Boot::Disk,
+        boot: Boot::default(),
         cdrom: strongroom_api::vm::Cdrom::default(),
         encryption,
         restart: RestartPolicy::default(),

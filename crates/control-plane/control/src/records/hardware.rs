@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_api::Name;
-use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend};
+use strongroom_api::vm::{Boot, BootDevice, Cdrom, Nic, NicBackend};
 use strongroom_host::protocol;
 use strongroom_host::protocol::{DiskKey, KnownVolume};
 use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
@@ -320,6 +320,11 @@ impl Hardware {
         if let Boot::Kernel { kernel, .. } = &self.boot {
             ways.push(format!("it starts the host's kernel {}", kernel.display()));
         }
+        for device in self.boot.order() {
+            if let BootDevice::Nic(number) = device {
+                ways.push(format!("it starts what nic{number}'s network offers"));
+            }
+        }
         if let Some(image) = self.cdrom.image() {
             ways.push(format!("it starts from the host's image {}", image.display()));
         }
@@ -387,6 +392,7 @@ impl Hardware {
             tpm: self.tpm,
             seed: self.seed,
             kernel: self.boot.kernel(),
+            boot_order: self.boot.order().to_vec(),
             cdrom: self.cdrom.image().map(Path::to_owned),
             policy: None,
             own_volumes: self.own_volumes.clone(),
@@ -434,7 +440,7 @@ impl Hardware {
             nics: spec.nics.iter().map(nic_found).collect(),
             tpm: spec.tpm,
             seed: spec.seed,
-            boot: Boot::of(spec.kernel.clone()),
+            boot: Boot::of(spec.kernel.clone(), spec.boot_order.clone()),
             cdrom: Cdrom::of(spec.cdrom.clone()),
             own_volumes: Vec::new(),
         })
