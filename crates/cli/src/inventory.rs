@@ -674,7 +674,7 @@ fn datastore_text(found: &Datastore) -> String {
     lines.join("\n")
 }
 
-fn ended(
+pub fn ended(
     api: &Api,
     output: &Output,
     wait: WaitArguments,

@@ -34,6 +34,7 @@ mod log;
 mod manual;
 #[cfg(test)]
 mod named_commands;
+mod network;
 mod new_file;
 mod output;
 mod program;

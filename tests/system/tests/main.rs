@@ -81,6 +81,7 @@ mod vm_keys;
 mod vm_keys_asked_by_people;
 mod vm_markers;
 mod vm_names;
+mod vm_networks;
 mod vm_quiesced_snapshots;
 mod vm_reencryption;
 mod vm_snapshot_groups;

@@ -50,7 +50,8 @@ fn a_vm_boots_from_the_device_that_is_first_in_its_order() {
     serving.runs("vm disk remove web1 disk1 --yes");
     assert!(serving.runs("vm show web1").contains("boots from  disk0\n"));
     assert_eq!(boots(&serving, "web1"), FROM_FIRST);
-    // A card that is booted from has its ROM; without anything in the network the next one is tried.
+    // A card that is booted from has its ROM; without anything in the network the next one is
+    // tried.
     serving.runs("vm set web1 --boot nic0,cdrom");
     assert_eq!(boots(&serving, "web1"), FROM_CD);
 }

@@ -1,7 +1,9 @@
 //! A VM's hardware, and its host's support for it, for people.
 
 use strongroom_api::host::{Host, HostPrograms};
-use strongroom_api::vm::{Boot, BootDevice, DiskKind, Firmware, MachineType, Nic, NicBackend, VmView};
+use strongroom_api::vm::{
+    Boot, BootDevice, BridgePort, DiskKind, Firmware, MachineType, Nic, NicBackend, VmView,
+};
 use strongroom_types::display_bytes;
 
 use crate::api::Api;
@@ -63,6 +65,13 @@ pub fn network(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
             NicBackend::Tap { device } => format!("tap {device}"),
             NicBackend::Bridge { device, vlan: None } => format!("bridge {device}"),
             NicBackend::Bridge { device, vlan: Some(vlan) } => format!("bridge {device}, VLAN {vlan}"),
+            NicBackend::Network { network, on: None } => format!("network {network}"),
+            NicBackend::Network { network, on: Some(BridgePort { bridge, vlan: None }) } => {
+                format!("network {network}, on {bridge}")
+            }
+            NicBackend::Network { network, on: Some(BridgePort { bridge, vlan: Some(vlan) }) } => {
+                format!("network {network}, on {bridge}, VLAN {vlan}")
+            }
         };
         Line::new(
             format!("nic{number}"),

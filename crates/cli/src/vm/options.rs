@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use strongroom_api::Name;
 use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend, RestartPolicy};
 use strongroom_files::FileError;
 use strongroom_types::VolumeSize;
@@ -78,8 +79,8 @@ impl From<RestartArgument> for RestartPolicy {
 /// What a VM boots.
 #[derive(Debug, Default, Args)]
 pub struct BootArguments {
-    /// Devices to boot from, in this order and no others, such as disk1,cdrom,nic0; `default` for the
-    /// CD-ROM drive, then the disks
+    /// Devices to boot from, in this order and no others, such as disk1,cdrom,nic0; `default` for
+    /// the CD-ROM drive, then the disks
     #[arg(long = "boot", value_name = "DEVICES", value_parser = parse_order, conflicts_with = "kernel")]
     order: Option<BootOrder>,
 
@@ -124,8 +125,8 @@ fn parse_order(text: &str) -> Result<BootOrder, String> {
 /// The network interfaces of a VM.
 #[derive(Debug, Default, Args)]
 pub struct NetworkArguments {
-    /// Network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; repeatable. `none` for
-    /// no network
+    /// Network interface: the name of a network, user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N;
+    /// repeatable. `none` for no network
     #[arg(long = "net", value_name = "NETWORK", value_parser = parse_network)]
     networks: Vec<NetworkArgument>,
 }
@@ -187,9 +188,12 @@ pub fn parse_disk(text: &str) -> Result<VolumeSize, String> {
 }
 
 /// Parses `none`, `user`, `tap=NAME`, `bridge=NAME` or `bridge=NAME,vlan=N`.
-fn parse_network(text: &str) -> Result<NetworkArgument, String> {
-    let unknown =
-        || format!("'{text}' is no network: write user, tap=NAME, bridge=NAME, bridge=NAME,vlan=N, or none");
+pub fn parse_network(text: &str) -> Result<NetworkArgument, String> {
+    let unknown = || {
+        format!(
+            "'{text}' is no network: write the name of one, user, tap=NAME, bridge=NAME, bridge=NAME,vlan=N, or none"
+        )
+    };
     if text == "none" {
         return Ok(NetworkArgument::None);
     }
@@ -205,7 +209,11 @@ fn parse_network(text: &str) -> Result<NetworkArgument, String> {
             }
             None => NicBackend::Bridge { device: interface(rest)?, vlan: None },
         },
-        _ => return Err(unknown()),
+        Some(_) => return Err(unknown()),
+        None => {
+            let network = Name::new(text).map_err(|_| unknown())?.into();
+            NicBackend::Network { network, on: None }
+        }
     };
     Ok(NetworkArgument::Backend(backend))
 }
@@ -224,7 +232,9 @@ mod tests {
             NicBackend::Bridge { device: "br0".parse().unwrap(), vlan: Some(VlanId::new(7).unwrap()) };
         assert_eq!(read("bridge=br0,vlan=7"), bridge);
         assert_eq!(read("tap=t0"), NicBackend::Tap { device: "t0".parse().unwrap() });
-        for bad in ["", "wifi", "bridge=br0,vlan=x", "bridge=br0,vlan=4095", "tap=a b", "user=1"] {
+        let lan = NicBackend::Network { network: Name::new("lan").unwrap().into(), on: None };
+        assert_eq!(read("lan"), lan);
+        for bad in ["", "wi fi", "bridge=br0,vlan=x", "bridge=br0,vlan=4095", "tap=a b", "user=1"] {
             assert!(parse_network(bad).is_err(), "{bad}");
         }
         // `none` differs from no option at all.

@@ -27,6 +27,7 @@ pub mod host;
 pub mod key;
 pub mod limits;
 mod name;
+pub mod network;
 mod object;
 mod object_only;
 mod operations;

@@ -30,6 +30,8 @@ pub enum ObjectKind {
     Control,
     /// Someone outside who is sent alarms.
     Recipient,
+    /// What network cards are connected to.
+    Network,
 }
 
 impl ObjectKind {
@@ -45,6 +47,7 @@ impl ObjectKind {
             Self::Task => "task",
             Self::Control => "control",
             Self::Recipient => "recipient",
+            Self::Network => "network",
         }
     }
 }

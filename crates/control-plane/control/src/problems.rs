@@ -43,6 +43,7 @@ pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
         ObjectKind::KeyProvider => "key-provider list",
         ObjectKind::Volume => "disk list",
         ObjectKind::Recipient => "recipient list",
+        ObjectKind::Network => "network list",
     };
     Problem::new(ErrorCode::NotFound, format!("there is no {} {named}", noun(kind)))
         .next(format!("`strongroom {list}` shows what there is"))
@@ -60,6 +61,7 @@ fn noun(kind: ObjectKind) -> &'static str {
         ObjectKind::Volume => "volume",
         ObjectKind::Control => "control plane",
         ObjectKind::Recipient => "recipient",
+        ObjectKind::Network => "network",
     }
 }
 

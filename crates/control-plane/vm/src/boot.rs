@@ -27,8 +27,8 @@ pub struct DirectKernel {
     pub arguments: String,
 }
 
-/// A device that a VM is booted from: `cdrom`, `nic0` and so on for its network cards, or the name of
-/// a disk.
+/// A device that a VM is booted from: `cdrom`, `nic0` and so on for its network cards, or the name
+/// of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum BootDevice {

@@ -168,6 +168,14 @@ pub struct AddDisk {
     pub integrity: bool,
 }
 
+/// A request for a network card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddNic {
+    /// The card, which comes after all others.
+    pub nic: Nic,
+}
+
 /// A request to grow a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -232,8 +240,8 @@ impl Default for EncryptionWish {
     }
 }
 
-/// Changes to a VM. Absent fields stay as they are. Its name, notes and tags change at once, whether
-/// it runs or not; for everything else it has to be off.
+/// Changes to a VM. Absent fields stay as they are. Its name, notes and tags change at once,
+/// whether it runs or not; for everything else it has to be off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVm {

@@ -11,6 +11,8 @@ pub use strongroom_vm::{
 use strongroom_vm::{DirectKernel, DiskName, InterfaceName, MacAddress, Network, VlanId, boot_without_disk};
 use utoipa::ToSchema;
 
+use crate::object::Reference;
+
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -45,14 +47,48 @@ pub enum NicBackend {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<VlanId>,
     },
+    /// A network of the site.
+    Network {
+        /// Its name or id.
+        network: Reference,
+        /// Where the VM's host has it. In requests it is ignored.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        on: Option<BridgePort>,
+    },
 }
 
-impl From<&NicBackend> for Network {
-    fn from(backend: &NicBackend) -> Self {
-        match backend {
-            NicBackend::User {} => Self::User,
-            NicBackend::Tap { device } => Self::Tap { device: device.clone() },
-            NicBackend::Bridge { device, vlan } => Self::Bridge { bridge: device.clone(), vlan: *vlan },
+/// A bridge of a host, and a VLAN of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BridgePort {
+    /// The bridge's name.
+    #[schema(value_type = String, min_length = 1, max_length = 15)]
+    pub bridge: InterfaceName,
+    /// The VLAN.
+    #[schema(value_type = Option<u16>, minimum = 1, maximum = 4094)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<VlanId>,
+}
+
+impl NicBackend {
+    /// What its host connects it to; `None` for a network that its host does not have.
+    pub fn on_host(&self) -> Option<Network> {
+        Some(match self {
+            Self::User {} => Network::User,
+            Self::Tap { device } => Network::Tap { device: device.clone() },
+            Self::Bridge { device, vlan } => Network::Bridge { bridge: device.clone(), vlan: *vlan },
+            Self::Network { network: _, on } => {
+                let BridgePort { bridge, vlan } = on.as_ref()?;
+                Network::Bridge { bridge: bridge.clone(), vlan: *vlan }
+            }
+        })
+    }
+
+    /// The network of the site, by name or id.
+    pub fn network(&self) -> Option<&Reference> {
+        match self {
+            Self::User {} | Self::Tap { .. } | Self::Bridge { .. } => None,
+            Self::Network { network, on: _ } => Some(network),
         }
     }
 }
@@ -73,8 +109,8 @@ impl From<&Network> for NicBackend {
 pub enum Boot {
     /// The firmware, from its devices.
     Disk {
-        /// The devices, in this order, and no others: `cdrom`, disks by name, network cards as `nic0`
-        /// and so on (by PXE). If it is empty: the CD-ROM drive, then all disks.
+        /// The devices, in this order, and no others: `cdrom`, disks by name, network cards as
+        /// `nic0` and so on (by PXE). If it is empty: the CD-ROM drive, then all disks.
         #[schema(value_type = Vec<String>, max_items = 25)]
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         order: Vec<BootDevice>,
@@ -107,6 +143,20 @@ impl Boot {
         match self {
             Self::Disk { order } => order,
             Self::Kernel { .. } => &[],
+        }
+    }
+
+    /// The same for a VM without the network card of this number, whose followers' numbers fall by
+    /// one.
+    pub fn without_nic(&mut self, number: usize) {
+        let Self::Disk { order } = self else { return };
+        order.retain(|device| *device != BootDevice::Nic(number));
+        for device in order {
+            if let BootDevice::Nic(other) = device
+                && *other > number
+            {
+                *other -= 1;
+            }
         }
     }
 
@@ -146,8 +196,8 @@ pub enum Cdrom {
     /// No drive.
     #[default]
     Absent,
-    /// A drive with this image. Without an order of booting it boots before the disks, as long as it
-    /// is inserted.
+    /// A drive with this image. Without an order of booting it boots before the disks, as long as
+    /// it is inserted.
     Image {
         /// The image's file, in one of the host's boot directories.
         #[schema(value_type = String, min_length = 1, max_length = 4095)]
@@ -194,7 +244,9 @@ mod tests {
             NicBackend::Bridge { device: "br0".parse().unwrap(), vlan: Some(VlanId::new(7).unwrap()) }
         );
         assert!(serde_json::from_str::<Nic>(r#"{"backend":{"type":"user"},"bogus":1}"#).is_err());
-        assert_eq!(NicBackend::from(&Network::from(&nic.backend)), nic.backend);
+        assert_eq!(NicBackend::from(&nic.backend.on_host().unwrap()), nic.backend);
+        let lan: Nic = serde_json::from_str(r#"{"backend":{"type":"network","network":"lan"}}"#).unwrap();
+        assert_eq!((lan.backend.network().unwrap().as_str(), lan.backend.on_host()), ("lan", None));
         assert!(serde_json::from_str::<Nic>(r#"{"backend":{"type":"user"},"mac":"no"}"#).is_err());
         assert_eq!(serde_json::from_str::<Boot>(r#"{"type":"disk"}"#).unwrap(), Boot::default());
         let order = r#"{"type":"disk","order":["disk1","cdrom","nic0"]}"#;

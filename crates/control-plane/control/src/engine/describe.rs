@@ -8,8 +8,10 @@ use std::collections::BTreeSet;
 
 use strongroom_api::limits::TAGS_MAX;
 use strongroom_api::vm::{Notes, PatchVm, Tag, TagChanges, TagKey};
-use strongroom_api::{Name, Problem};
+use strongroom_api::{ErrorCode, Name, Problem};
+use strongroom_host::protocol::FORMAT_WITH_DIRECTORIES;
 
+use super::HostSeat;
 use super::volume_changes::name_is_free;
 use crate::inventory::Index;
 use crate::problems;
@@ -70,6 +72,26 @@ impl<'a> Described<'a> {
             must_not_be_too_many(vm.tags.len())?;
         }
         Ok(())
+    }
+}
+
+/// Checks that the host of a VM can be told the name of its directory and its order of booting. One
+/// that does not answer is told later.
+///
+/// # Errors
+/// If it has an earlier version.
+pub(super) fn host_reads(seat: &HostSeat, vm: &VmRecord) -> Result<(), Problem> {
+    let needs = vm.directory.is_some() || !vm.hardware.boot.order().is_empty();
+    let seen = seat.seen();
+    match &seen.state {
+        Some(state) if needs && !state.formats.has(FORMAT_WITH_DIRECTORIES) => {
+            let message = format!(
+                "host {} has version {}, which knows no VM whose directory has another name, and no boot order",
+                seat.name, state.version
+            );
+            Err(Problem::new(ErrorCode::NoHost, message).next("upgrade the program there"))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

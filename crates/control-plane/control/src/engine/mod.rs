@@ -51,6 +51,7 @@ mod groups;
 mod joining;
 mod maintenance;
 mod moves;
+mod networks;
 mod observe;
 mod operate;
 mod place;

@@ -107,7 +107,7 @@ impl Control {
             topology: hardware.cpus,
             disks: disks.collect(),
             limits: hardware.limits,
-            nics: hardware.nics.clone(),
+            nics: super::networks::shown(&index, &hardware.nics),
             tpm: hardware.tpm,
             seed: hardware.seed,
             boot: hardware.boot.clone(),

@@ -17,9 +17,9 @@ use super::table::{Row, Table};
 use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
     AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord,
-    DeliveryRecord, FolderRecord, GrantRecord, GroupRecord, HostRecord, Named, ObservedRecord, PolicyRecord,
-    RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, UserRecord,
-    VmRecord, VolumeRecord,
+    DeliveryRecord, FolderRecord, GrantRecord, GroupRecord, HostRecord, Named, NetworkRecord, ObservedRecord,
+    PolicyRecord, RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord, TaskRecord,
+    TokenRecord, UserRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -39,6 +39,8 @@ pub struct Index {
     pub datastores: Table<DatastoreRecord>,
     /// Hosts.
     pub hosts: Table<HostRecord>,
+    /// Networks.
+    pub networks: Table<NetworkRecord>,
     /// Policies.
     pub policies: Table<PolicyRecord>,
     /// Tasks, in the order of their requests.
@@ -133,6 +135,7 @@ impl Index {
             "volume" => drop(change(&mut self.volumes, key, id, entry)?),
             "datastore" => drop(change(&mut self.datastores, key, id, entry)?),
             "host" => drop(change(&mut self.hosts, key, id, entry)?),
+            "network" => drop(change(&mut self.networks, key, id, entry)?),
             "policy" => drop(change(&mut self.policies, key, id, entry)?),
             "task" => {
                 let before = change(&mut self.tasks, key, id, entry)?;

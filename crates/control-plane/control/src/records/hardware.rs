@@ -11,6 +11,7 @@ use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize}
 use strongroom_vm::{
     Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, VmName, rounded_memory,
 };
+use uuid::Uuid;
 
 /// The name of the cloud-init disk, which no other disk may have.
 pub const SEED: &str = "seed";
@@ -231,6 +232,12 @@ impl Hardware {
         names.find(|name| self.disk(name).is_none())?.parse().ok()
     }
 
+    /// The networks of the site that its cards are connected to.
+    pub fn networks(&self) -> impl Iterator<Item = Uuid> {
+        let named = self.nics.iter().filter_map(|nic| nic.backend.network());
+        named.filter_map(|network| Uuid::parse_str(network.as_str()).ok())
+    }
+
     /// The ids of all known volumes, including the VM's own.
     pub fn volumes(&self) -> impl Iterator<Item = VolumeId> {
         let own = self.own_volumes.iter().map(|own| own.volume);
@@ -314,6 +321,7 @@ impl Hardware {
                 NicBackend::User {} => "the host's networks, through passt".to_owned(),
                 NicBackend::Tap { device } => format!("tap device {device}"),
                 NicBackend::Bridge { device, .. } => format!("bridge {device}"),
+                NicBackend::Network { network, on: _ } => format!("network {network}"),
             };
             ways.push(format!("nic{number} reaches {network}"));
         }
@@ -447,9 +455,10 @@ impl Hardware {
     }
 }
 
-/// `None` for an interface without an address, which no VM of the inventory has.
+/// `None` for an interface without an address, or on a network that its host does not have: no VM
+/// of the inventory has one.
 fn nic_told(nic: &Nic) -> Option<strongroom_vm::Nic> {
-    Some(strongroom_vm::Nic { mac: nic.mac?, network: (&nic.backend).into() })
+    Some(strongroom_vm::Nic { mac: nic.mac?, network: nic.backend.on_host()? })
 }
 
 fn nic_found(nic: &strongroom_vm::Nic) -> Nic {

@@ -15,6 +15,7 @@
 //! | `volume/<id>` | [`VolumeRecord`]: whose it is: no volume is known twice | with `vm/` |
 //! | `datastore/<id>`, `datastore-name/<name>` | [`DatastoreRecord`], its id | wishes |
 //! | `host/<id>`, `host-name/<name>` | [`HostRecord`], its id | the start; requests that let machines join |
+//! | `network/<id>`, `network-name/<name>` | [`NetworkRecord`], its id | wishes |
 //! | `policy/<id>`, `policy-name/<name>` | [`PolicyRecord`], its id | wishes |
 //! | `task/<id>` | [`TaskRecord`]; ids are UUIDs of version 7, so the order of keys is the order of time | wishes, tasks |
 //! | `event/<number, 20 digits>` | an [`Event`], in the transaction that made it true | everyone |
@@ -36,6 +37,7 @@
 mod access;
 mod group;
 mod hardware;
+mod network;
 mod recipient;
 mod schedule;
 mod task;
@@ -48,6 +50,7 @@ pub use access::{
 };
 pub use group::{GroupMember, GroupRecord, GroupState};
 pub use hardware::{DiskRecord, DiskSealing, Hardware};
+pub use network::{NetworkRecord, OnBridge};
 pub use schedule::{
     CryptoperiodRecord, Deletion, MadeSnapshot, RenewalStage, RuleRecord, RuleStage, ScheduleRecord,
 };
@@ -280,6 +283,7 @@ record!(GroupRecord, "group/", |group| group.snapshot.to_string());
 record!(VolumeRecord, "volume/", |volume| volume.volume.to_string());
 record!(DatastoreRecord, "datastore/", |datastore| datastore.id.to_string());
 record!(HostRecord, "host/", |host| host.id.to_string());
+record!(NetworkRecord, "network/", |network| network.id.to_string());
 record!(PolicyRecord, "policy/", |policy| policy.id.to_string());
 record!(TaskRecord, "task/", |task| task.task.id.to_string());
 record!(Event, "event/", |event| event_id(event.id));
@@ -302,6 +306,7 @@ named!(FolderRecord, "folder-name/");
 named!(VmRecord, "vm-name/");
 named!(DatastoreRecord, "datastore-name/");
 named!(HostRecord, "host-name/");
+named!(NetworkRecord, "network-name/");
 named!(PolicyRecord, "policy-name/");
 named!(RecipientRecord, "recipient-name/");
 

@@ -27,7 +27,7 @@ impl Examples {
 mod tests {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
-    use strongroom_api::{ErrorBody, alarm, datastore, event, host, key, policy, task, vm, volume};
+    use strongroom_api::{ErrorBody, alarm, datastore, event, host, key, network, policy, task, vm, volume};
 
     use super::*;
 
@@ -63,8 +63,12 @@ mod tests {
             host::EvacuateHost,
             vm::MoveToHost,
             vm::AddDisk,
+            vm::AddNic,
             alarm::Alarm,
             host::CreateHostToken,
+            network::AddNetworkHost,
+            network::CreateNetwork,
+            network::Network,
             policy::CreatePolicy,
             vm::CloneVm,
             vm::CreateSnapshot,

@@ -353,6 +353,14 @@ fn the_documents_bounds_are_the_limits() {
     bound("CreateHostToken.address maxLength", text(SOCKET_ADDRESS_BYTES_MAX));
     bound("CreateHostToken.valid_seconds minimum", u64::from(HOST_TOKEN_MIN_S));
     bound("CreateHostToken.valid_seconds maximum", u64::from(HOST_TOKEN_MAX_S));
+    bound("AddNetworkHost.host maxLength", text(NAME_BYTES_MAX));
+    for place in ["AddNetworkHost", "BridgePort", "NetworkHost"] {
+        bound(&format!("{place}.bridge maxLength"), text(INTERFACE_NAME_BYTES_MAX));
+    }
+    for place in ["CreateNetwork", "BridgePort", "Network", "Page_Network.items"] {
+        bound(&format!("{place}.vlan maximum"), u64::from(VLAN_MAX));
+    }
+    bound("Boot.order maxItems", text(BOOT_DEVICES_MAX));
     bound("CreatePolicy.description maxLength", text(DESCRIPTION_MAX_BYTES));
     bound("QuiesceWithin maximum", u64::from(QUIESCE_WITHIN_MAX_S));
     bound("SetSnapshotSchedule.rules maxItems", text(SNAPSHOT_RULES_MAX));

@@ -282,3 +282,21 @@ fn vms_are_found_by_their_tags() {
     let clone = control.show_vm("db2").unwrap();
     assert_eq!((clone.summary.tags, clone.notes.as_str()), (Vec::new(), ""));
 }
+
+#[test]
+fn a_host_of_an_earlier_version_is_told_nothing_that_it_does_not_know() {
+    let (site, control) = with_vms(&["web1"]);
+    site.host.lock().is_old = true;
+    site.host.restart();
+    site.pass(std::time::Duration::from_secs(60));
+    assert!(settle_down(&site, &control));
+    for wish in [name("shop1"), patch(json!({ "boot": { "type": "disk", "order": ["disk0"] } }))] {
+        let refused = control.set_vm(&caller(1), "web1", &wish, None).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NoHost, "{refused}");
+    }
+    let tags = patch(json!({ "tags": { "set": ["env=prod"] } }));
+    control.set_vm(&caller(2), "web1", &tags, None).unwrap();
+    control.start_vm(&caller(3), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+}

@@ -12,6 +12,7 @@ mod images;
 mod joining;
 mod killed;
 mod moves;
+mod networks;
 mod on_record;
 mod placement;
 mod policies;

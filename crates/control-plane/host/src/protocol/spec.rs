@@ -63,11 +63,12 @@ pub struct VmSpec {
     /// Starts a kernel without firmware's boot loader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<DirectKernel>,
-    /// The devices that it boots from, in this order, and no others. If it is empty: the CD-ROM drive,
-    /// then all disks.
+    /// The devices that it boots from, in this order, and no others. If it is empty: the CD-ROM
+    /// drive, then all disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub boot_order: Vec<BootDevice>,
-    /// The image in its CD-ROM drive; without an image it has no drive. The file is the host's, under the same rules as a kernel.
+    /// The image in its CD-ROM drive; without an image it has no drive. The file is the host's,
+    /// under the same rules as a kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdrom: Option<PathBuf>,
     /// The id of its policy, which the control plane holds. It is here so that a registration of

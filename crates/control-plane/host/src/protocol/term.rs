@@ -33,8 +33,8 @@ pub const FORMAT_WITH_VM_READINGS: u32 = 3;
 /// The first format in which a VM moves between hosts, and a datastore has several.
 pub const FORMAT_WITH_MOVES: u32 = 3;
 
-/// The first format in which a VM's directory has another name than the VM, and a VM has an order of
-/// booting.
+/// The first format in which a VM's directory has another name than the VM, and a VM has an order
+/// of booting.
 pub const FORMAT_WITH_DIRECTORIES: u32 = 4;
 
 /// The number of a control plane's run. Each run of a control plane has a greater one than all runs

@@ -365,8 +365,8 @@ pub(crate) fn netdev(id: &str, connection: &Connection) -> Value {
     }
 }
 
-/// The property of a network card with its option ROM, which boots from the network: QEMU's own if it
-/// is absent, and none if it is empty.
+/// The property of a network card with its option ROM, which boots from the network: QEMU's own if
+/// it is absent, and none if it is empty.
 const ROM: &str = "romfile";
 
 /// The properties of a network card's device without id and bus. It is not booted from.

@@ -4,6 +4,8 @@ mod access;
 mod disks;
 mod events;
 mod inventory;
+mod networks;
+mod nics;
 mod recipients;
 mod server;
 mod vms;
@@ -31,6 +33,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(inventory::datastore_scan))
         .routes(routes!(inventory::host_list, inventory::host_token))
         .routes(routes!(volumes::volume_list))
+        .routes(routes!(networks::network_list, networks::network_create))
         .routes(routes!(inventory::policy_list, inventory::policy_create))
         .routes(routes!(inventory::key_provider_list))
         .routes(routes!(events::task_list))
@@ -68,6 +71,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_reset))
         .routes(routes!(vms::vm_ticket))
         .routes(routes!(disks::vm_add_disk))
+        .routes(routes!(nics::vm_add_nic))
+        .routes(routes!(nics::vm_remove_nic))
         .routes(routes!(disks::vm_remove_disk, disks::vm_resize_disk))
         .routes(routes!(disks::vm_limit_disk))
         .routes(routes!(disks::vm_limit))
@@ -86,6 +91,9 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(inventory::datastore_remove_host))
         .routes(routes!(inventory::host_show, inventory::host_set, inventory::host_remove))
         .routes(routes!(inventory::host_evacuate))
+        .routes(routes!(networks::network_show, networks::network_delete))
+        .routes(routes!(networks::network_add_host))
+        .routes(routes!(networks::network_remove_host))
         .routes(routes!(inventory::policy_show, inventory::policy_set, inventory::policy_delete))
         .routes(routes!(recipients::recipient_show, recipients::recipient_delete))
         .routes(routes!(recipients::recipient_test))
