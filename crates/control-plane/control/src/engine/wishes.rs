@@ -369,7 +369,8 @@ impl Control {
             return draft;
         }
         let message = format!("VM {} is named {} now, by {}", before.name, after.name, caller.name);
-        draft.event("vm.renamed", &after.object(), message, Some(task))
+        // The event names the former name, too, so that a support bundle knows it as a name.
+        draft.event("vm.renamed", &before.object(), message, Some(task))
     }
 
     /// Requests the deletion of a VM and its volumes. What linked clones share with it stays with
