@@ -35,6 +35,7 @@ mod log;
 mod manual;
 #[cfg(test)]
 mod named_commands;
+mod network;
 mod new_file;
 mod output;
 mod placement_group;

@@ -26,6 +26,7 @@ use crate::key_provider::KeyProviderCommand;
 use crate::keyserver::KeyserverCommand;
 use crate::log::Lines;
 use crate::manual::ManArguments;
+use crate::network::NetworkCommand;
 use crate::output::{Output, printable};
 use crate::placement_group::PlacementGroupCommand;
 use crate::policy::PolicyCommand;
@@ -103,6 +104,9 @@ enum Command {
     /// List, add and inspect datastores
     #[command(subcommand)]
     Datastore(DatastoreCommand),
+    /// List, create and delete networks, and say on which bridges hosts have them
+    #[command(subcommand)]
+    Network(NetworkCommand),
     /// List, create and delete policies for VMs
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -215,6 +219,7 @@ impl Program {
             Command::Vm(command) => command.run(&output),
             Command::Disk(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Datastore(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Network(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Policy(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Task(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Event(command) => command.run(&output).map(|()| ExitCode::SUCCESS),

@@ -102,6 +102,7 @@ fn collected(api: &Api) -> (Value, Vec<String>) {
         "datastores",
         "vms",
         "volumes",
+        "networks",
         "policies",
         "key-providers",
         "folders",

@@ -16,6 +16,9 @@ fn a_bundle_has_the_states_of_the_site_and_none_of_its_names() {
     serving.runs("disk create ledger --size 8M");
     serving.runs("folder create bigtenant");
     serving.runs("policy create bronzepolicy --description mandant");
+    serving.runs("network create boardroom --vlan 20");
+    serving.runs("vm set payroll --name wages --tag customer=krause --notes 'of krause'");
+    serving.runs("vm set wages --name payroll");
     serving.runs("recipient relay --set smtp+plain://127.0.0.1:1 --from strongroom@example.com");
     serving.runs("recipient add nightshift --mail ops@customer.example");
     // Something that names the VM and its host in a sentence.
@@ -33,6 +36,9 @@ fn a_bundle_has_the_states_of_the_site_and_none_of_its_names() {
         "bigtenant",
         "bronzepolicy",
         "mandant",
+        "boardroom",
+        "wages",
+        "krause",
         "nightshift",
         "customer.example",
     ];

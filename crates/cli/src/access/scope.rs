@@ -21,16 +21,21 @@ pub struct ScopeArguments {
     /// For this datastore, without the VMs in it
     #[arg(long, value_name = "DATASTORE", value_parser = parse_reference)]
     datastore: Option<Reference>,
+
+    /// For this network, without the VMs that are connected to it
+    #[arg(long, value_name = "NETWORK", value_parser = parse_reference)]
+    network: Option<Reference>,
 }
 
 impl ScopeArguments {
     /// The scope.
     pub fn scope(&self) -> Scope {
-        let Self { folder, vm, datastore } = self;
+        let Self { folder, vm, datastore, network } = self;
         let folder = folder.clone().map(|folder| Scope::Folder { folder });
         let vm = vm.clone().map(|vm| Scope::Vm { vm });
         let datastore = datastore.clone().map(|datastore| Scope::Datastore { datastore });
-        folder.or(vm).or(datastore).unwrap_or(Scope::Site {})
+        let network = network.clone().map(|network| Scope::Network { network });
+        folder.or(vm).or(datastore).or(network).unwrap_or(Scope::Site {})
     }
 }
 
@@ -41,5 +46,6 @@ pub fn display(scope: &Scope) -> String {
         Scope::Folder { folder } => format!("folder {folder}"),
         Scope::Vm { vm } => format!("VM {vm}"),
         Scope::Datastore { datastore } => format!("datastore {datastore}"),
+        Scope::Network { network } => format!("network {network}"),
     }
 }

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
 
-/// The fields whose whole value is a name, with what it is replaced by.
-const NAMES: [(&str, &str); 17] = [
+/// The fields whose whole value is a name, or names, with what it is replaced by.
+const NAMES: [(&str, &str); 21] = [
     ("name", "name"),
     ("by", "user"),
     ("user", "user"),
@@ -14,6 +14,9 @@ const NAMES: [(&str, &str); 17] = [
     ("datastore", "datastore"),
     ("policy", "policy"),
     ("folder", "folder"),
+    ("network", "network"),
+    ("tags", "tag"),
+    ("notes", "text"),
     ("description", "text"),
     ("label", "text"),
     ("path", "path"),
@@ -24,6 +27,7 @@ const NAMES: [(&str, &str); 17] = [
     ("address", "address"),
     ("from", "address"),
     ("device", "device"),
+    ("bridge", "device"),
 ];
 
 /// Names of the program's own, which say nothing about a site.
@@ -63,6 +67,9 @@ impl Redaction {
                         (Some((_, kind)), Value::String(text)) => {
                             let kind = if *kind == "name" { kind_of(fields.get("kind"), list) } else { kind };
                             self.learn_name(text, kind);
+                        }
+                        (Some((_, kind)), Value::Array(all)) if all.iter().all(Value::is_string) => {
+                            all.iter().filter_map(Value::as_str).for_each(|text| self.learn_name(text, kind));
                         }
                         _ => self.learn_in(value, field),
                     }
@@ -137,7 +144,7 @@ impl Redaction {
 
 /// What a `name` is the name of: the kind of the object, or that of the list it is in.
 fn kind_of(kind: Option<&Value>, list: &str) -> &'static str {
-    const KINDS: [(&str, &str); 14] = [
+    const KINDS: [(&str, &str); 16] = [
         ("vm", "vm"),
         ("vms", "vm"),
         ("volume", "volume"),
@@ -147,6 +154,8 @@ fn kind_of(kind: Option<&Value>, list: &str) -> &'static str {
         ("host", "host"),
         ("hosts", "host"),
         ("policies", "policy"),
+        ("network", "network"),
+        ("networks", "network"),
         ("folders", "folder"),
         ("recipient", "recipient"),
         ("recipients", "recipient"),
@@ -188,6 +197,24 @@ mod tests {
         let event = &bundle["events"]["items"][0];
         assert_eq!(event["message"], "VM vm-1: vm-1/disk0 on host host-1 at path-1 is full. vm-1.");
         assert_eq!(event["object"]["name"], "vm-1");
+    }
+
+    #[test]
+    fn tags_notes_and_networks_are_names() {
+        let bundle = redacted(json!({
+            "vms": [{ "name": "payroll", "tags": ["kunde=krause", "lohn"], "notes": "ask krause" }],
+            "networks": [{ "name": "vorstand", "vlan": 20, "hosts": [{ "host": "kiel2", "bridge": "brvorstand" }] }],
+            "events": { "items": [{
+                "message": "host kiel2 has network vorstand on brvorstand",
+                "object": { "kind": "network", "name": "vorstand" },
+            }] },
+        }));
+        assert_eq!(bundle["vms"][0]["tags"], json!(["tag-1", "tag-2"]));
+        assert_eq!(bundle["events"]["items"][0]["message"], "host host-1 has network network-1 on device-1");
+        let text = bundle.to_string();
+        for name in ["krause", "lohn", "vorstand", "kiel2"] {
+            assert!(!text.contains(name), "{text}");
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_api::host::Host;
 use strongroom_api::vm::{
-    AddDisk, Board, Cdrom, CreateVm, DiskFrontend, DiskKind, EncryptionWish, Firmware, MemorySize, VmView,
+    AddDisk, Board, Cdrom, CreateVm, DiskFrontend, DiskKind, EncryptionWish, Firmware, MemorySize, Notes,
+    Tag, VmView,
 };
 use strongroom_api::{Name, Reference};
 use strongroom_processes::Signals;
@@ -131,6 +132,14 @@ pub struct CreateArguments {
     /// When to restart it automatically
     #[arg(long, value_enum, default_value = "on-failure")]
     restart: RestartArgument,
+
+    /// Notes about the VM
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    notes: Notes,
+
+    /// Tag of the VM, KEY or KEY=VALUE; repeatable
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<Tag>,
 
     /// Key provider [default: the policy's, or the only one]
     #[arg(long, value_name = "NAME", conflicts_with = "unencrypted")]
@@ -258,6 +267,8 @@ impl CreateArguments {
                 key: None,
             },
             restart: self.restart.into(),
+            notes: self.notes.clone(),
+            tags: self.tags.clone(),
         })
     }
 }

@@ -1,7 +1,9 @@
 //! A VM's hardware, and its host's support for it, for people.
 
 use strongroom_api::host::{Host, HostPrograms};
-use strongroom_api::vm::{Boot, DiskKind, Firmware, MachineType, Nic, NicBackend, VmView};
+use strongroom_api::vm::{
+    Boot, BootDevice, BridgePort, DiskKind, Firmware, MachineType, Nic, NicBackend, VmView,
+};
 use strongroom_types::display_bytes;
 
 use crate::api::Api;
@@ -63,6 +65,13 @@ pub fn network(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
             NicBackend::Tap { device } => format!("tap {device}"),
             NicBackend::Bridge { device, vlan: None } => format!("bridge {device}"),
             NicBackend::Bridge { device, vlan: Some(vlan) } => format!("bridge {device}, VLAN {vlan}"),
+            NicBackend::Network { network, on: None } => format!("network {network}"),
+            NicBackend::Network { network, on: Some(BridgePort { bridge, vlan: None }) } => {
+                format!("network {network}, on {bridge}")
+            }
+            NicBackend::Network { network, on: Some(BridgePort { bridge, vlan: Some(vlan) }) } => {
+                format!("network {network}, on {bridge}, VLAN {vlan}")
+            }
         };
         Line::new(
             format!("nic{number}"),
@@ -78,11 +87,13 @@ pub fn network(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
 /// Its CD-ROM drive, if it has one.
 pub fn cdrom(vm: &VmView) -> Option<Line> {
     let path = vm.cdrom.image()?;
-    let order = match vm.boot {
-        Boot::Disk => format!(
+    let order = match &vm.boot {
+        Boot::Disk { order } if order.is_empty() => format!(
             "booted from before the disks, until `strongroom vm set {} --cdrom none`",
             vm.summary.name
         ),
+        Boot::Disk { order } if order.contains(&BootDevice::Cdrom) => "in the boot order".to_owned(),
+        Boot::Disk { .. } => "not booted from: it is not in the boot order".to_owned(),
         Boot::Kernel { .. } => "not booted from: a kernel is named".to_owned(),
     };
     Some(Line::new("cdrom", format!("{}, {order}", path.display())))
@@ -124,6 +135,10 @@ pub fn start(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
     }
     if vm.tpm {
         lines.push(Line::new("tpm", wanted("TPM 2.0 of swtpm", "swtpm", &|programs| &programs.swtpm)));
+    }
+    if !vm.boot.order().is_empty() {
+        let order: Vec<String> = vm.boot.order().iter().map(ToString::to_string).collect();
+        lines.push(Line::new("boots from", order.join(", ")));
     }
     if let Boot::Kernel { kernel, initrd, arguments } = &vm.boot {
         lines.push(Line::new("kernel", kernel.display().to_string()));

@@ -5,7 +5,7 @@ use std::fmt;
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::Page;
-use strongroom_api::vm::{Lifecycle, VmListQuery, VmSummary};
+use strongroom_api::vm::{Lifecycle, Tag, VmListQuery, VmSummary};
 use strongroom_types::display_bytes;
 
 use crate::api::{Api, ApiArguments};
@@ -20,6 +20,7 @@ const PAGE: u32 = 500;
 #[command(after_help = "Examples:
   strongroom vm list
   strongroom vm list web --state running
+  strongroom vm list --tag env=prod
   strongroom vm list --json | jq -r '.items[].name'")]
 pub struct ListArguments {
     /// List only VMs whose name contains this text
@@ -41,6 +42,10 @@ pub struct ListArguments {
     /// List only VMs with this policy
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
+
+    /// List only VMs with this tag, KEY or KEY=VALUE; repeatable: with all of them
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<Tag>,
 
     #[command(flatten)]
     api: ApiArguments,
@@ -96,6 +101,8 @@ impl ListArguments {
             datastore: self.datastore.clone(),
             host: self.host.clone(),
             policy: self.policy.clone(),
+            tag: (!self.tags.is_empty())
+                .then(|| self.tags.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
             ..VmListQuery::default()
         };
         let mut all = page(&api, &query)?;

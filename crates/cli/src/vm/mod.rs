@@ -17,6 +17,7 @@ mod libvirt;
 mod limit;
 mod list;
 mod move_host;
+mod nic;
 mod options;
 mod ova;
 mod power;
@@ -92,13 +93,16 @@ pub enum VmCommand {
     ExportOva(ova::ExportOvaArguments),
     /// Create a VM from an OVA of another hypervisor
     Import(Box<ova::ImportOvaArguments>),
-    /// Change the configuration of a VM that is off
+    /// Change the name, notes and tags of a VM, and the configuration of one that is off
     Set(set::SetArguments),
     /// Limit how fast the requests of all disks of a VM together are carried out
     Limit(limit::LimitVmArguments),
     /// Manage a VM's disks, and attach volumes to guests of libvirt
     #[command(subcommand)]
     Disk(disk::DiskCommand),
+    /// List, add and remove a VM's network cards
+    #[command(subcommand)]
+    Nic(nic::NicCommand),
     /// Replace the cloud-init seed of a VM
     Seed(seed::SetSeedArguments),
     /// Show the state of a VM's keys, and rotate them
@@ -141,6 +145,7 @@ impl VmCommand {
             Self::Set(arguments) => arguments.run(output),
             Self::Limit(arguments) => arguments.run(output),
             Self::Disk(command) => command.run(output),
+            Self::Nic(command) => command.run(output),
             Self::Seed(arguments) => arguments.run(output),
             Self::Key(command) => command.run(output),
             Self::Delete(arguments) => arguments.run(output),

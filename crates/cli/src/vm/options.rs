@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use strongroom_api::Name;
 use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend, RestartPolicy};
 use strongroom_files::FileError;
 use strongroom_types::VolumeSize;
-use strongroom_vm::{Cpus, DiskFrontend, InterfaceName, MachineType, MemorySize, NetworkError, VlanId};
+use strongroom_vm::{
+    BootDevice, BootError, Cpus, DiskFrontend, InterfaceName, MachineType, MemorySize, NetworkError, VlanId,
+};
 
 use crate::error::CliError;
 
@@ -73,9 +76,14 @@ impl From<RestartArgument> for RestartPolicy {
     }
 }
 
-/// A kernel that is started without a boot loader.
+/// What a VM boots.
 #[derive(Debug, Default, Args)]
 pub struct BootArguments {
+    /// Devices to boot from, in this order and no others, such as disk1,cdrom,nic0; `default` for
+    /// the CD-ROM drive, then the disks
+    #[arg(long = "boot", value_name = "DEVICES", value_parser = parse_order, conflicts_with = "kernel")]
+    order: Option<BootOrder>,
+
     /// Boot this kernel instead of the first disk: a file in one of the host's boot directories
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
@@ -92,17 +100,33 @@ pub struct BootArguments {
 impl BootArguments {
     /// The boot options, if any were given.
     pub fn boot(&self) -> Result<Option<Boot>, CliError> {
+        if let Some(BootOrder(order)) = &self.order {
+            return Ok(Some(Boot::Disk { order: order.clone() }));
+        }
         let Some(kernel) = self.kernel.as_deref().map(absolute).transpose()? else { return Ok(None) };
         let initrd = self.initrd.as_deref().map(absolute).transpose()?;
         Ok(Some(Boot::Kernel { kernel, initrd, arguments: self.append.clone().unwrap_or_default() }))
     }
 }
 
+/// The devices that a VM boots from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootOrder(Vec<BootDevice>);
+
+/// Parses `disk1,cdrom,nic0`, or `default`.
+fn parse_order(text: &str) -> Result<BootOrder, String> {
+    if text == "default" {
+        return Ok(BootOrder(Vec::new()));
+    }
+    let devices = text.split(',').map(|device| device.parse().map_err(|error: BootError| error.to_string()));
+    devices.collect::<Result<_, _>>().map(BootOrder)
+}
+
 /// The network interfaces of a VM.
 #[derive(Debug, Default, Args)]
 pub struct NetworkArguments {
-    /// Network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; repeatable. `none` for
-    /// no network
+    /// Network interface: the name of a network, user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N;
+    /// repeatable. `none` for no network
     #[arg(long = "net", value_name = "NETWORK", value_parser = parse_network)]
     networks: Vec<NetworkArgument>,
 }
@@ -164,9 +188,12 @@ pub fn parse_disk(text: &str) -> Result<VolumeSize, String> {
 }
 
 /// Parses `none`, `user`, `tap=NAME`, `bridge=NAME` or `bridge=NAME,vlan=N`.
-fn parse_network(text: &str) -> Result<NetworkArgument, String> {
-    let unknown =
-        || format!("'{text}' is no network: write user, tap=NAME, bridge=NAME, bridge=NAME,vlan=N, or none");
+pub fn parse_network(text: &str) -> Result<NetworkArgument, String> {
+    let unknown = || {
+        format!(
+            "'{text}' is no network: write the name of one, user, tap=NAME, bridge=NAME, bridge=NAME,vlan=N, or none"
+        )
+    };
     if text == "none" {
         return Ok(NetworkArgument::None);
     }
@@ -182,7 +209,11 @@ fn parse_network(text: &str) -> Result<NetworkArgument, String> {
             }
             None => NicBackend::Bridge { device: interface(rest)?, vlan: None },
         },
-        _ => return Err(unknown()),
+        Some(_) => return Err(unknown()),
+        None => {
+            let network = Name::new(text).map_err(|_| unknown())?.into();
+            NicBackend::Network { network, on: None }
+        }
     };
     Ok(NetworkArgument::Backend(backend))
 }
@@ -201,7 +232,9 @@ mod tests {
             NicBackend::Bridge { device: "br0".parse().unwrap(), vlan: Some(VlanId::new(7).unwrap()) };
         assert_eq!(read("bridge=br0,vlan=7"), bridge);
         assert_eq!(read("tap=t0"), NicBackend::Tap { device: "t0".parse().unwrap() });
-        for bad in ["", "wifi", "bridge=br0,vlan=x", "bridge=br0,vlan=4095", "tap=a b", "user=1"] {
+        let lan = NicBackend::Network { network: Name::new("lan").unwrap().into(), on: None };
+        assert_eq!(read("lan"), lan);
+        for bad in ["", "wi fi", "bridge=br0,vlan=x", "bridge=br0,vlan=4095", "tap=a b", "user=1"] {
             assert!(parse_network(bad).is_err(), "{bad}");
         }
         // `none` differs from no option at all.
@@ -209,6 +242,10 @@ mod tests {
         let both = ["none", "user"].map(|text| parse_network(text).unwrap()).to_vec();
         let both = NetworkArguments { networks: both };
         assert!(both.nics().is_err());
+        let order = parse_order("disk1,cdrom,nic0").unwrap().0;
+        assert_eq!(order.iter().map(ToString::to_string).collect::<Vec<_>>(), ["disk1", "cdrom", "nic0"]);
+        assert_eq!(parse_order("default"), Ok(BootOrder(Vec::new())));
+        assert!(parse_order("").is_err() && parse_order("disk0,").is_err());
         assert_eq!(parse_cdrom("none"), Ok(Cdrom::Absent));
         assert!(parse_cdrom("debian.iso").unwrap().image().unwrap().is_absolute());
         assert_eq!(parse_memory("2G").unwrap().bytes(), 2 << 30);

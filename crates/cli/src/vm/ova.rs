@@ -190,6 +190,8 @@ impl ImportOvaArguments {
         let nics = self.network.nics()?;
         Ok(CreateVm {
             name: name.clone(),
+            notes: Default::default(),
+            tags: Default::default(),
             datastore: self.datastore.clone(),
             host: self.host.clone(),
             folder: self.folder.clone(),

@@ -4,8 +4,11 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_api::Name;
 use strongroom_api::task::Task;
-use strongroom_api::vm::{Cdrom, Cryptoperiod, DayWindow, MemorySize, PatchVm, SetCryptoperiod};
+use strongroom_api::vm::{
+    Cdrom, Cryptoperiod, DayWindow, MemorySize, Notes, PatchVm, SetCryptoperiod, Tag, TagChanges, TagKey,
+};
 use strongroom_types::display_seconds;
 
 use super::options::{BootArguments, NetworkArguments, RestartArgument, cpus, parse_cdrom, parse_memory};
@@ -17,7 +20,9 @@ use crate::output::Output;
 
 /// The arguments of `set`.
 #[derive(Debug, Args)]
-#[command(after_help = "Only the given settings change. --net replaces all network interfaces.
+#[command(
+    after_help = "Only the given settings change. Name, notes and tags change at once, whether the VM runs or not; everything else \
+changes while it is off. --net replaces all network interfaces.
 
 With --rekey-every the VM's data is put under new data keys when they have been used for so long, as by 'vm key rotate --data', in the \
 window if there is one. A VM that does not allow that then has it as soon as it does; an alarm says so if that is late, or fails. Not \
@@ -27,12 +32,32 @@ Examples:
   strongroom vm set web1 --cpus 4 --memory 8G
   strongroom vm set web1 --net bridge=br0
   strongroom vm set web1 --cdrom none
+  strongroom vm set web1 --boot cdrom,disk0
   strongroom vm set web1 --restart never
+  strongroom vm set web1 --name shop1
+  strongroom vm set web1 --tag env=prod --tag web --untag test --notes 'the web server of the shop'
   strongroom vm set web1 --rekey-every 90d --rekey-window 01:00-05:00
-  strongroom vm set web1 --rekey-every never")]
+  strongroom vm set web1 --rekey-every never"
+)]
 pub struct SetArguments {
     /// Name or id of the VM
     vm: String,
+
+    /// New name; also while the VM runs. Its directory in the datastore keeps its name
+    #[arg(long, value_name = "NAME")]
+    name: Option<Name>,
+
+    /// Notes about the VM; an empty text removes them
+    #[arg(long, value_name = "TEXT")]
+    notes: Option<Notes>,
+
+    /// Tag that the VM gets, KEY or KEY=VALUE; repeatable
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<Tag>,
+
+    /// Key of a tag that the VM loses; repeatable
+    #[arg(long = "untag", value_name = "KEY")]
+    untags: Vec<TagKey>,
 
     /// Number of virtual processors
     #[arg(long, value_name = "N")]
@@ -58,7 +83,7 @@ pub struct SetArguments {
     restart: Option<RestartArgument>,
 
     /// How long its data keys are used, 1d to 3660d, or `never` for no limit
-    #[arg(long, value_name = "TIME", value_parser = parse_rekey, conflicts_with_all = ["cpus", "memory", "networks", "cdrom", "kernel", "restart"])]
+    #[arg(long, value_name = "TIME", value_parser = parse_rekey, conflicts_with_all = ["name", "notes", "tags", "untags", "order", "cpus", "memory", "networks", "cdrom", "kernel", "restart"])]
     rekey_every: Option<Rekey>,
 
     /// When in the day they may be renewed, UTC; at any time without it
@@ -122,12 +147,12 @@ struct Changed {
     #[serde(flatten)]
     task: Task,
     #[serde(skip)]
-    vm: String,
+    said: String,
 }
 
 impl fmt::Display for Changed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is changed, from its next start on", self.vm)
+        f.write_str(&self.said)
     }
 }
 
@@ -137,6 +162,13 @@ impl SetArguments {
         if let Some(rekey) = self.rekey_every {
             return self.set_cryptoperiod(&self.api.connect()?, rekey, output);
         }
+        let changes = TagChanges { set: self.tags.clone(), remove: self.untags.clone() };
+        let description = PatchVm {
+            name: self.name.clone(),
+            notes: self.notes.clone(),
+            tags: (changes != TagChanges::default()).then_some(changes),
+            ..PatchVm::default()
+        };
         let wish = PatchVm {
             cpus: self.cpus.map(cpus).transpose()?,
             memory_bytes: self.memory,
@@ -145,6 +177,7 @@ impl SetArguments {
             cdrom: self.cdrom.clone(),
             vnc: None,
             restart: self.restart.map(Into::into),
+            ..description.clone()
         };
         if wish == PatchVm::default() {
             return Err(CliError::Usage("say what to change, as in --memory 8G".to_owned()));
@@ -155,7 +188,15 @@ impl SetArguments {
             return output.answer(&Begun(task));
         }
         let task = follow(&api, output, "changing", task)?;
-        output.answer(&Changed { task, vm: self.vm.clone() })
+        let said = match (&self.name, wish == description) {
+            (Some(name), true) => format!("{} is named {name} now", self.vm),
+            (None, true) => format!("{} is changed", self.vm),
+            (Some(name), false) => {
+                format!("{} is named {name} now, and changed from its next start on", self.vm)
+            }
+            (None, false) => format!("{} is changed, from its next start on", self.vm),
+        };
+        output.answer(&Changed { task, said })
     }
 
     fn set_cryptoperiod(&self, api: &Api, rekey: Rekey, output: &Output) -> Result<(), CliError> {

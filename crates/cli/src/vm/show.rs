@@ -43,6 +43,13 @@ impl fmt::Display for Shown {
         let (summary, host) = (&vm.summary, host.as_ref());
         writeln!(f, "name        {}", summary.name)?;
         writeln!(f, "id          {}", summary.id)?;
+        if !summary.tags.is_empty() {
+            let tags = summary.tags.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            writeln!(f, "tags        {tags}")?;
+        }
+        for line in vm.notes.as_str().lines() {
+            writeln!(f, "notes       {}", line.replace('\t', "    "))?;
+        }
         write!(f, "state       {}", summary.power.as_str().replace('_', "-"))?;
         if let Some(since) = vm.since_unix_seconds {
             write!(f, " since {}", utc(since))?;
@@ -67,7 +74,11 @@ impl fmt::Display for Shown {
         if let Some(host) = &summary.host {
             writeln!(f, "host        {host}")?;
         }
-        writeln!(f, "datastore   {}", summary.datastore)?;
+        write!(f, "datastore   {}", summary.datastore)?;
+        match &vm.directory {
+            Some(directory) => writeln!(f, ", in directory {directory}")?,
+            None => writeln!(f)?,
+        }
         if let Some(policy) = &summary.policy {
             writeln!(f, "policy      {policy}")?;
         }

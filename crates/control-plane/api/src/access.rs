@@ -82,6 +82,11 @@ pub enum Scope {
         /// Its name or id.
         datastore: Reference,
     },
+    /// For a network, without the VMs that are connected to it.
+    Network {
+        /// Its name or id.
+        network: Reference,
+    },
 }
 
 /// A request for a user.

@@ -14,13 +14,14 @@ use crate::datastore::{AddDatastore, AddDatastoreHost, RebuildDatastore};
 use crate::emergency::{CreateEmergency, EmergencySignIn};
 use crate::host::{CreateHostToken, EvacuateHost, SetHost};
 use crate::identity::{BeginSignIn, CreateIdentityProvider, FinishSignIn, SetIdentityProvider};
+use crate::network::{AddNetworkHost, CreateNetwork};
 use crate::placement::{CreatePlacementGroup, SetPlacementGroup};
 use crate::policy::{ApplyPolicy, CreatePolicy, SetPolicy};
 use crate::recipient::{CreateRecipient, TestRecipient};
 use crate::vm::{
-    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk, MoveToHost,
-    PatchVm, PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey, SetCryptoperiod, SetLimits,
-    SetSnapshotSchedule, SnapshotRule, StartVm, StopVm, TemplateVm, TicketUse,
+    AddDisk, AddNic, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk,
+    MoveToHost, Nic, NicBackend, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey,
+    SetCryptoperiod, SetLimits, SetSnapshotSchedule, SnapshotRule, StartVm, StopVm, TemplateVm, TicketUse,
 };
 use crate::volume::{
     BindVolume, ChangeVolumes, CloneVolume, CreateVolume, DeleteVolume, DeleteVolumeSnapshot, ReadVolumes,
@@ -69,6 +70,8 @@ pub enum Part {
     ExistingKey,
     /// A place in a datastore.
     Datastore,
+    /// Name, notes, tags.
+    Description,
     /// Processors, memory, automatic restart.
     Size,
     /// What the guest boots: kernel, initial RAM disk, command line, boot order.
@@ -77,6 +80,10 @@ pub enum Part {
     Cdrom,
     /// Network cards.
     Nics,
+    /// A card on a network.
+    Network,
+    /// A card on a bridge or tap device of a host.
+    HostInterface,
     /// Whether there is a screen.
     Screen,
     /// An image that fills a disk or the cloud-init seed.
@@ -121,15 +128,18 @@ pub enum Part {
 
 impl Part {
     /// Every part.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 31] = [
         Self::New,
         Self::NewEncrypted,
         Self::ExistingKey,
         Self::Datastore,
+        Self::Description,
         Self::Size,
         Self::Boot,
         Self::Cdrom,
         Self::Nics,
+        Self::Network,
+        Self::HostInterface,
         Self::Screen,
         Self::Fill,
         Self::NewDisk,
@@ -159,10 +169,13 @@ impl Part {
             Self::NewEncrypted => "`encryption.encrypted`, `encrypted` of something new",
             Self::ExistingKey => "`encryption.key`",
             Self::Datastore => "`datastore` of something new",
+            Self::Description => "`name`, `notes`, `tags` of what is there",
             Self::Size => "`cpus`, `memory_bytes`, `restart`",
             Self::Boot => "`boot`",
             Self::Cdrom => "`cdrom`",
             Self::Nics => "`nics`",
+            Self::Network => "a network in `nics`",
+            Self::HostInterface => "a bridge or tap device in `nics`",
             Self::Screen => "`vnc`",
             Self::Fill => "`fill`, an upload, an import, the seed",
             Self::NewDisk => "a new disk of a VM",
@@ -192,8 +205,9 @@ impl Part {
         let (always, if_encrypted): (&[P], &[P]) = match self {
             Self::New | Self::Datastore => (&[P::Create], &[]),
             Self::NewEncrypted => (&[P::EncryptNew], &[]),
+            Self::Network | Self::HostInterface => (&[P::Connect], &[]),
             Self::ExistingKey => (&[P::ManageKeys], &[]),
-            Self::Size | Self::Resize | Self::PlacementGroup => (&[P::Configure], &[]),
+            Self::Description | Self::Size | Self::Resize | Self::PlacementGroup => (&[P::Configure], &[]),
             Self::Boot | Self::Cdrom | Self::Nics | Self::Screen | Self::Fill | Self::GuestAgent => {
                 (&[P::GuestControl], &[P::Access])
             }
@@ -226,6 +240,8 @@ pub enum On<'request> {
     Folder(Option<&'request str>),
     /// A datastore; the only one without a name.
     Datastore(Option<&'request str>),
+    /// A network.
+    Network(&'request str),
     /// A VM, or a volume that no VM has.
     Vm(&'request str),
     /// A volume, which a VM may have.
@@ -255,6 +271,21 @@ impl<'request> Parts<'request> {
 
     fn add(&mut self, part: Part, on: On<'request>) {
         self.0.push(PartOf { part, on });
+    }
+
+    /// What network cards are connected to.
+    fn add_networks(&mut self, nics: &'request [Nic]) {
+        for nic in nics {
+            match &nic.backend {
+                NicBackend::User {} => {}
+                NicBackend::Tap { device: _ } | NicBackend::Bridge { device: _, vlan: _ } => {
+                    self.add(Part::HostInterface, On::Site);
+                }
+                NicBackend::Network { network, on: _ } => {
+                    self.add(Part::Network, On::Network(network.as_str()));
+                }
+            }
+        }
     }
 
     fn add_if(&mut self, is_used: bool, part: Part, on: On<'request>) {
@@ -293,6 +324,8 @@ impl Guarded for CreateVm {
             tpm: _,
             seed: _,
             restart: _,
+            notes: _,
+            tags: _,
         } = self;
         let on = On::Folder(folder.as_ref().map(crate::Reference::as_str));
         parts.add(Part::New, on);
@@ -304,6 +337,7 @@ impl Guarded for CreateVm {
         parts.add_if(*cdrom != Cdrom::Absent, Part::Cdrom, on);
         parts.add_if(nics.as_ref().is_some_and(|nics| !nics.is_empty()), Part::Nics, on);
         parts.add_if(placement_group.is_some(), Part::PlacementGroup, On::Site);
+        parts.add_networks(nics.as_deref().unwrap_or_default());
     }
 }
 
@@ -330,10 +364,13 @@ impl Guarded for CloneVm {
 
 impl Guarded for PatchVm {
     fn list<'request>(&'request self, parts: &mut Parts<'request>) {
-        let Self { cpus, memory_bytes, nics, boot, cdrom, vnc, restart } = self;
+        let Self { name, notes, tags, cpus, memory_bytes, nics, boot, cdrom, vnc, restart } = self;
+        let describes = name.is_some() || notes.is_some() || tags.is_some();
+        parts.add_if(describes, Part::Description, On::Path);
         let sizes = cpus.is_some() || memory_bytes.is_some() || restart.is_some();
         parts.add_if(sizes, Part::Size, On::Path);
         parts.add_if(nics.is_some(), Part::Nics, On::Path);
+        parts.add_networks(nics.as_deref().unwrap_or_default());
         parts.add_if(boot.is_some(), Part::Boot, On::Path);
         parts.add_if(cdrom.is_some(), Part::Cdrom, On::Path);
         parts.add_if(vnc.is_some(), Part::Screen, On::Path);
@@ -391,6 +428,14 @@ impl Guarded for AddDisk {
         let Self { size_bytes: _, kind: _, frontend: _, fill, integrity: _ } = self;
         parts.add(Part::NewDisk, On::Path);
         parts.add_if(*fill, Part::Fill, On::Path);
+    }
+}
+
+impl Guarded for AddNic {
+    fn list<'request>(&'request self, parts: &mut Parts<'request>) {
+        let Self { nic } = self;
+        parts.add(Part::Nics, On::Path);
+        parts.add_networks(std::slice::from_ref(nic));
     }
 }
 
@@ -520,6 +565,8 @@ whole! {
     ResizeDisk { size_bytes }
     SetLimits { limits }
     EncryptDisk { integrity, key_provider }
+    CreateNetwork { name, vlan }
+    AddNetworkHost { host, bridge }
     CreatePolicy { name, description, rules }
     SetPolicy { rules }
     ApplyPolicy {}

@@ -30,6 +30,7 @@ pub mod identity;
 pub mod key;
 pub mod limits;
 mod name;
+pub mod network;
 mod object;
 mod object_only;
 mod operations;

@@ -5,6 +5,21 @@ use strongroom_vm::limits::SNAPSHOTS_MAX;
 /// Longest description, in bytes.
 pub const DESCRIPTION_MAX_BYTES: usize = 1024;
 
+/// Longest notes about a VM, in characters: some screens of text.
+pub const NOTES_CHARACTERS_MAX: usize = 4096;
+
+/// Longest key of a tag, in bytes: that of a name.
+pub const TAG_KEY_BYTES_MAX: usize = 63;
+
+/// Longest value of a tag, in bytes.
+pub const TAG_VALUE_BYTES_MAX: usize = 63;
+
+/// Most tags of a VM. Lists look at all of them.
+pub const TAGS_MAX: usize = 32;
+
+/// Longest list of tags that VMs are looked for with, in characters: eight of the longest tags.
+pub const TAGS_WANTED_CHARACTERS_MAX: usize = 8 * (TAG_KEY_BYTES_MAX + 1 + TAG_VALUE_BYTES_MAX + 1);
+
 /// Highest disk latency that a policy may set, in milliseconds. Guests give up a request after a
 /// minute.
 pub const DISK_LATENCY_P99_MAX_MS: u32 = 60_000;

@@ -32,6 +32,8 @@ pub enum ObjectKind {
     Recipient,
     /// VMs that are kept on different hosts, or near each other.
     PlacementGroup,
+    /// What network cards are connected to.
+    Network,
 }
 
 impl ObjectKind {
@@ -48,6 +50,7 @@ impl ObjectKind {
             Self::Control => "control",
             Self::Recipient => "recipient",
             Self::PlacementGroup => "placement_group",
+            Self::Network => "network",
         }
     }
 }

@@ -139,6 +139,7 @@ pub const OPERATIONS: &[Operation] = {
     const POWER: Guard = plain(&[P::Power]);
     const ROLES: Guard = plain(&[P::Roles]);
     const AUDIT: Guard = plain(&[P::Audit]);
+    const NETWORKS: Guard = plain(&[P::Networks]);
     const RECIPIENTS: Guard = plain(&[P::Recipients]);
     const READ: Option<AccessKind> = Some(AccessKind::Read);
     const RESERVE: WhenFull = WhenFull::Reserve;
@@ -189,6 +190,14 @@ pub const OPERATIONS: &[Operation] = {
             plain(&[P::Snapshot]),
         ),
         op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData, VIEW).with_record(Some(AccessKind::Ticket)),
+        op("vm_add_nic", Post, "/v1/vms/{vm}/nics", GuestControl, plain(&[P::Configure])),
+        op(
+            "vm_remove_nic",
+            Delete,
+            "/v1/vms/{vm}/nics/{nic}",
+            GuestControl,
+            needs(&[P::Configure, P::GuestControl], &[P::Access]),
+        ),
         op("vm_add_disk", Post, "/v1/vms/{vm}/disks", Ciphertext, needs(&[P::Configure], &[P::AddDisk])),
         op(
             "vm_remove_disk",
@@ -279,6 +288,12 @@ pub const OPERATIONS: &[Operation] = {
         op("placement_group_show", Get, "/v1/placement-groups/{group}", None, Guard::Callers),
         op("placement_group_set", Patch, "/v1/placement-groups/{group}", None, plain(&[P::Configure])),
         op("placement_group_delete", Delete, "/v1/placement-groups/{group}", None, plain(&[P::Configure])),
+        op("network_list", Get, "/v1/networks", None, Guard::Callers),
+        op("network_create", Post, "/v1/networks", None, NETWORKS),
+        op("network_show", Get, "/v1/networks/{network}", None, VIEW),
+        op("network_delete", Delete, "/v1/networks/{network}", None, NETWORKS),
+        op("network_add_host", Post, "/v1/networks/{network}/hosts", None, NETWORKS),
+        op("network_remove_host", Delete, "/v1/networks/{network}/hosts/{host}", None, NETWORKS),
         op("key_provider_list", Get, "/v1/key-providers", None, Guard::Callers),
         op("task_list", Get, "/v1/tasks", None, Guard::Callers),
         op("task_show", Get, "/v1/tasks/{task}", None, Guard::Callers),

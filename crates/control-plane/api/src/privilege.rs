@@ -56,6 +56,10 @@ pub enum Privilege {
     RegisterHost,
     /// Add, remove and scan datastores.
     Datastores,
+    /// Make and delete networks, and say on which bridges hosts have them.
+    Networks,
+    /// Connect network cards: to a network; for the site, to bridges and tap devices of hosts, too.
+    Connect,
     /// Make users, roles, folders and grants, and move VMs between folders.
     Roles,
     /// Read the access log, and who may do what.
@@ -66,7 +70,7 @@ pub enum Privilege {
 
 impl Privilege {
     /// Every privilege.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::View,
         Self::Power,
         Self::Console,
@@ -89,6 +93,8 @@ impl Privilege {
         Self::RegisterVm,
         Self::RegisterHost,
         Self::Datastores,
+        Self::Networks,
+        Self::Connect,
         Self::Roles,
         Self::Audit,
         Self::Recipients,
@@ -119,6 +125,8 @@ impl Privilege {
             Self::RegisterVm => "register_vm",
             Self::RegisterHost => "register_host",
             Self::Datastores => "datastores",
+            Self::Networks => "networks",
+            Self::Connect => "connect",
             Self::Roles => "roles",
             Self::Audit => "audit",
             Self::Recipients => "recipients",
@@ -156,6 +164,10 @@ impl Privilege {
                 "let machines join as hosts, which get the keys of the VMs on them, and remove them"
             }
             Self::Datastores => "add, remove and scan datastores",
+            Self::Networks => "make and delete networks, and say on which bridges hosts have them",
+            Self::Connect => {
+                "connect network cards to networks; for the site, to bridges and tap devices of hosts, too"
+            }
             Self::Roles => "make users, roles, folders and grants, and move VMs between folders",
             Self::Audit => "read the access log, and who may do what",
             Self::Recipients => "decide who outside is sent the site's alarms",
@@ -188,6 +200,8 @@ impl Privilege {
             | Self::Snapshot
             | Self::Delete
             | Self::Datastores
+            | Self::Networks
+            | Self::Connect
             | Self::Roles
             | Self::Audit
             | Self::Recipients => false,

@@ -145,6 +145,18 @@ pub enum TaskKind {
     DatastoreRemoveHost,
     /// Moves all VMs away from a host.
     HostEvacuate,
+    /// Adds a network card to a VM.
+    VmAddNic,
+    /// Removes a network card of a VM.
+    VmRemoveNic,
+    /// Makes a network.
+    NetworkCreate,
+    /// Deletes a network.
+    NetworkDelete,
+    /// Says on which bridge a host has a network.
+    NetworkAddHost,
+    /// Says that a host has a network no more.
+    NetworkRemoveHost,
     /// Makes a policy.
     PolicyCreate,
     /// Has the VMs of a policy keep its rules.
@@ -207,6 +219,12 @@ impl TaskKind {
             Self::DatastoreAddHost => "datastore_add_host",
             Self::DatastoreRemoveHost => "datastore_remove_host",
             Self::HostEvacuate => "host_evacuate",
+            Self::VmAddNic => "vm_add_nic",
+            Self::VmRemoveNic => "vm_remove_nic",
+            Self::NetworkCreate => "network_create",
+            Self::NetworkDelete => "network_delete",
+            Self::NetworkAddHost => "network_add_host",
+            Self::NetworkRemoveHost => "network_remove_host",
             Self::PolicyCreate => "policy_create",
             Self::PolicyApply => "policy_apply",
             Self::PolicyDelete => "policy_delete",

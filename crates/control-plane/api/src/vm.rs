@@ -2,6 +2,7 @@
 
 mod create;
 mod hardware;
+mod label;
 mod query;
 mod schedule;
 mod snapshot;
@@ -10,14 +11,15 @@ mod statistics;
 mod view;
 
 pub use create::{
-    AddDisk, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptDisk, EncryptionWish, ImageFormat, ImportDisk,
-    MoveToHost, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, SetLimits, StartVm, StopVm,
-    TemplateVm,
+    AddDisk, AddNic, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptDisk, EncryptionWish, ImageFormat,
+    ImportDisk, MoveToHost, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, SetLimits, StartVm,
+    StopVm, TemplateVm,
 };
 pub use hardware::{
-    BandwidthLimit, Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, IoLimits,
-    IopsLimit, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
+    BandwidthLimit, Board, Boot, BootDevice, BridgePort, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind,
+    Firmware, IoLimits, IopsLimit, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
 };
+pub use label::{Notes, NotesError, Tag, TagChanges, TagError, TagKey};
 pub(crate) use query::no_longer_than;
 pub use query::{VmListQuery, VmSort};
 pub use schedule::{

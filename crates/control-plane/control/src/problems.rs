@@ -44,6 +44,7 @@ pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
         ObjectKind::Volume => "disk list",
         ObjectKind::Recipient => "recipient list",
         ObjectKind::PlacementGroup => "placement-group list",
+        ObjectKind::Network => "network list",
     };
     Problem::new(ErrorCode::NotFound, format!("there is no {} {named}", noun(kind)))
         .next(format!("`strongroom {list}` shows what there is"))
@@ -62,6 +63,7 @@ fn noun(kind: ObjectKind) -> &'static str {
         ObjectKind::Control => "control plane",
         ObjectKind::Recipient => "recipient",
         ObjectKind::PlacementGroup => "placement group",
+        ObjectKind::Network => "network",
     }
 }
 

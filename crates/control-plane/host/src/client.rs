@@ -265,6 +265,8 @@ impl Client {
 
     /// Requests an operation. Returns its state at the time of the answer, which is usually queued.
     pub async fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, ClientError> {
+        let oldest = request.kind.least_format().max(FORMATS.oldest);
+        self.format(Formats { oldest, ..FORMATS })?;
         self.send(Method::POST, &format!("/v1/vms/{vm}/operations"), Some(request), ANSWERS_WITHIN).await
     }
 
@@ -276,6 +278,7 @@ impl Client {
 
     /// Checks whether this host can run a VM with this configuration. Changes nothing.
     pub async fn check(&self, spec: &VmSpec) -> Result<(), ClientError> {
+        self.format(Formats { oldest: spec.least_format(), ..FORMATS })?;
         self.send(Method::POST, &format!("/v1/vms/{}/check", spec.id), Some(spec), ANSWERS_WITHIN).await
     }
 
@@ -432,6 +435,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixListener;
 
+    use crate::protocol::{OperationKind, VmGeneration};
+
     use super::*;
 
     /// What a hostd of the former version says about itself; it states no formats.
@@ -479,7 +484,7 @@ mod tests {
     #[tokio::test]
     async fn the_newest_common_format_is_written_and_news_of_a_newer_host_are_no_error() {
         for (answer, format) in
-            [(serde_json::from_str(FORMER).unwrap(), 1), (with_formats(1, 2), 2), (with_formats(2, 4), 3)]
+            [(serde_json::from_str(FORMER).unwrap(), 1), (with_formats(1, 3), 3), (with_formats(2, 5), 4)]
         {
             let (host, head) = asked(answer).await;
             host.unwrap();
@@ -492,7 +497,7 @@ mod tests {
     async fn a_host_without_a_common_format_and_a_former_one_are_refused_what_they_do_not_read() {
         let place = tempfile::tempdir().unwrap();
         for (number, answer) in
-            [with_formats(4, 5), serde_json::from_str(FORMER).unwrap()].into_iter().enumerate()
+            [with_formats(5, 6), serde_json::from_str(FORMER).unwrap()].into_iter().enumerate()
         {
             let path = place.path().join(number.to_string());
             let listener = UnixListener::bind(&path).unwrap();
@@ -503,6 +508,28 @@ mod tests {
             let refused = refused.unwrap_err();
             assert!(matches!(refused, ClientError::Formats { .. }), "{refused}");
             assert!(refused.to_string().contains("upgrade the older of the two"), "{refused}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_former_host_does_not_know_is_not_sent_to_it() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let client = Client::new(path);
+        let (host, _) = tokio::join!(client.host(), answers(listener, with_formats(1, 3), 1));
+        host.unwrap();
+        let spec = VmSpec::for_tests("web1", true);
+        let renamed = VmSpec { directory: Some("shop1".parse().unwrap()), ..spec.clone() };
+        let ordered = VmSpec { boot_order: vec!["disk0".parse().unwrap()], ..spec };
+        for spec in [renamed, ordered] {
+            let refused = client.check(&spec).await.unwrap_err();
+            assert!(matches!(refused, ClientError::Formats { .. }), "{refused}");
+            let kind = OperationKind::Configure { spec: Box::new(spec.clone()) };
+            let (operation, generation) = (OperationId::random(), VmGeneration(0));
+            let request = OperationRequest { operation, generation, kind, grants: Vec::new() };
+            let refused = client.operate(spec.id, &request).await.unwrap_err();
+            assert!(matches!(refused, ClientError::Formats { .. }), "{refused}");
         }
     }
 

@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 use strongroom_host::protocol::{self, DiskFrontend, OwnVolume, VmSpec};
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::served::index_of;
-use strongroom_hypervisor::machine::{Accelerator, Boot, DiskAttachment, Firmware, MachineSpec, NbdExport};
+use strongroom_hypervisor::machine::{
+    Accelerator, Boot, BootFrom, DiskAttachment, Firmware, MachineSpec, NbdExport,
+};
 use strongroom_hypervisor::monitor::{Loss, NotGreeted};
 use strongroom_hypervisor::qmp::RunStatus;
 use strongroom_hypervisor::{PowerEvent, Qemu, QmpError};
+use strongroom_vm::BootDevice;
 use uuid::Uuid;
 
 use crate::starter::Starter;
@@ -185,11 +188,21 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> MachineSpec {
         nics: spec.nics.clone(),
         cdrom: None,
         boot,
+        boot_order: boot_order(spec),
         tpm: None,
         rng: true,
         generation_id: Uuid::new_v4(),
         accelerator: Accelerator::Auto,
     }
+}
+
+fn boot_order(spec: &VmSpec) -> Vec<BootFrom> {
+    let from = |device: &BootDevice| match device {
+        BootDevice::Cdrom => Some(BootFrom::Cdrom),
+        BootDevice::Nic(number) => Some(BootFrom::Nic(*number)),
+        BootDevice::Disk(name) => spec.disks.iter().position(|disk| disk.name == *name).map(BootFrom::Disk),
+    };
+    spec.boot_order.iter().filter_map(from).collect()
 }
 
 /// UEFI's variables use NBD: while a worker is being replaced, QEMU waits for it, and the guest for

@@ -1,12 +1,16 @@
 //! Direct kernels, and host files that a VM boots from.
 
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::board::Firmware;
-use crate::limits::{HOST_PATH_BYTES_MAX, KERNEL_ARGUMENTS_BYTES_MAX};
+use crate::disk::DiskKind;
+use crate::limits::{BOOT_DEVICES_MAX, HOST_PATH_BYTES_MAX, KERNEL_ARGUMENTS_BYTES_MAX};
+use crate::name::DiskName;
 
 /// A kernel that QEMU starts without a boot loader. Its files are the host's, and only from the
 /// directories in the host's configuration (`boot_directories`).
@@ -23,6 +27,108 @@ pub struct DirectKernel {
     pub arguments: String,
 }
 
+/// A device that a VM is booted from: `cdrom`, `nic0` and so on for its network cards, or the name
+/// of a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum BootDevice {
+    /// The CD-ROM drive.
+    Cdrom,
+    /// The network card with this number, from 0.
+    Nic(usize),
+    /// A disk.
+    Disk(DiskName),
+}
+
+/// How the CD-ROM drive is called.
+const CDROM: &str = "cdrom";
+/// How network cards are called, before their numbers.
+const NIC: &str = "nic";
+
+impl FromStr for BootDevice {
+    type Err = BootError;
+
+    fn from_str(text: &str) -> Result<Self, BootError> {
+        if text == CDROM {
+            return Ok(Self::Cdrom);
+        }
+        let number = text.strip_prefix(NIC).and_then(|number| number.parse().ok());
+        // One card has one name.
+        if let Some(number) = number.filter(|number| format!("{NIC}{number}") == text) {
+            return Ok(Self::Nic(number));
+        }
+        text.parse().map(Self::Disk).map_err(|_| BootError::Device(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for BootDevice {
+    type Error = BootError;
+
+    fn try_from(text: String) -> Result<Self, BootError> {
+        text.parse()
+    }
+}
+
+impl From<BootDevice> for String {
+    fn from(device: BootDevice) -> Self {
+        device.to_string()
+    }
+}
+
+impl fmt::Display for BootDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cdrom => f.pad(CDROM),
+            Self::Nic(number) => write!(f, "{NIC}{number}"),
+            Self::Disk(name) => f.pad(name.as_str()),
+        }
+    }
+}
+
+/// What a VM has that it could be booted from. A CD-ROM drive may come and go.
+#[derive(Clone, Debug)]
+pub struct Bootable<'a> {
+    /// Its disks.
+    pub disks: Vec<(&'a DiskName, DiskKind)>,
+    /// The number of its network cards.
+    pub nics: usize,
+}
+
+impl Bootable<'_> {
+    /// Checks the order in which a VM is booted from its devices.
+    ///
+    /// # Errors
+    /// If a device is not there, is there twice, or is a swap disk, or if there are too many.
+    pub fn check(&self, order: &[BootDevice]) -> Result<(), BootError> {
+        if order.len() > BOOT_DEVICES_MAX {
+            return Err(BootError::TooManyDevices(order.len()));
+        }
+        for (at, device) in order.iter().enumerate() {
+            let is_there = match device {
+                BootDevice::Cdrom => true,
+                BootDevice::Nic(number) => *number < self.nics,
+                BootDevice::Disk(name) => match self.disks.iter().find(|(known, _)| *known == name) {
+                    Some((_, DiskKind::Data)) => true,
+                    Some((_, DiskKind::Swap)) => return Err(BootError::Swap(name.clone())),
+                    None => false,
+                },
+            };
+            if !is_there {
+                return Err(BootError::NoDevice(device.clone()));
+            }
+            if order[..at].contains(device) {
+                return Err(BootError::Twice(device.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a disk out of an order, because the VM loses it.
+pub fn boot_without_disk(order: &mut Vec<BootDevice>, disk: &DiskName) {
+    order.retain(|device| !matches!(device, BootDevice::Disk(name) if name == disk));
+}
+
 /// Why a VM cannot start from a kernel or an image.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BootError {
@@ -35,6 +141,26 @@ pub enum BootError {
     /// A command line that is too long, or has more than one line.
     #[error("a kernel's arguments are one line of at most {KERNEL_ARGUMENTS_BYTES_MAX} bytes")]
     Arguments,
+    /// A text that names no device.
+    #[error(
+        "'{0}' is no device to boot from; write cdrom, a disk such as disk0, or a network card such as nic0"
+    )]
+    Device(String),
+    /// A device that the VM does not have.
+    #[error("it has no {0} to boot from")]
+    NoDevice(BootDevice),
+    /// A device that is named twice.
+    #[error("{0} is there twice")]
+    Twice(BootDevice),
+    /// A swap disk, which is empty at each start.
+    #[error("{0} is for swap and empty at each start")]
+    Swap(DiskName),
+    /// Too many devices.
+    #[error("a VM is booted from at most {BOOT_DEVICES_MAX} devices, and these are {0}")]
+    TooManyDevices(usize),
+    /// An order beside a kernel.
+    #[error("a kernel is started, so nothing is booted from a device")]
+    OrderBesideKernel,
     /// An initial ram disk beside a TPM: QEMU loads the ram disk over the TPM's log, and the guest
     /// loses its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's `hw/i386/pc.c` leaves no
     /// room for the log).
@@ -107,6 +233,29 @@ mod tests {
             let wrong = DirectKernel { initrd: Some(path.into()), ..kernel(String::new()) };
             assert_eq!(wrong.check(), Err(BootError::Path(path.into())));
         }
+    }
+
+    #[test]
+    fn an_order_is_of_devices_that_are_there() {
+        let [disk0, swap0] = ["disk0", "swap0"].map(|name| name.parse::<DiskName>().unwrap());
+        let has = Bootable { disks: vec![(&disk0, DiskKind::Data), (&swap0, DiskKind::Swap)], nics: 2 };
+        let check = |text: &str| -> Result<(), BootError> {
+            let order: Vec<BootDevice> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+            assert_eq!(order.iter().map(ToString::to_string).collect::<Vec<_>>().join(","), text);
+            has.check(&order)
+        };
+        for good in ["cdrom", "disk0", "nic1,cdrom,disk0,nic0"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        assert_eq!(check("disk0,disk0"), Err(BootError::Twice(BootDevice::Disk(disk0.clone()))));
+        assert_eq!(check("swap0"), Err(BootError::Swap(swap0.clone())));
+        assert_eq!(check("nic2"), Err(BootError::NoDevice(BootDevice::Nic(2))));
+        assert_eq!(check("nic00"), Err(BootError::NoDevice(BootDevice::Disk("nic00".parse().unwrap()))));
+        for bad in ["", "a b", "-"] {
+            assert_eq!(check(bad), Err(BootError::Device(bad.to_owned())));
+        }
+        let many = vec![BootDevice::Cdrom; BOOT_DEVICES_MAX + 1];
+        assert_eq!(has.check(&many), Err(BootError::TooManyDevices(many.len())));
     }
 
     #[test]

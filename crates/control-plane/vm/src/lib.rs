@@ -20,7 +20,10 @@ mod processors;
 mod quiesce;
 
 pub use board::{Board, Firmware, MachineType};
-pub use boot::{BootError, DirectKernel, check_host_path, check_initrd_beside_tpm};
+pub use boot::{
+    BootDevice, BootError, Bootable, DirectKernel, boot_without_disk, check_host_path,
+    check_initrd_beside_tpm,
+};
 pub use disk::{DiskBecomes, DiskFrontend, DiskKind};
 pub use memory::{MemorySize, MemorySizeError, rounded_memory};
 pub use name::{DiskName, VmName};

@@ -21,6 +21,9 @@ pub const DISKS_MAX: usize = 16;
 /// Most network interfaces: with the disks and the machine's own devices they fill the bus of a pc.
 pub const NICS_MAX: usize = 8;
 
+/// Most devices in the order of booting: all disks and network cards, and the CD-ROM drive.
+pub const BOOT_DEVICES_MAX: usize = DISKS_MAX + NICS_MAX + 1;
+
 /// Longest kernel command line, in bytes: `COMMAND_LINE_SIZE` of x86 Linux less its zero byte.
 pub const KERNEL_ARGUMENTS_BYTES_MAX: usize = 2047;
 

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::hardware::{
     Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, IoLimits, MemorySize, Nic, RestartPolicy,
 };
+use super::label::{Notes, Tag, TagChanges};
 use super::snapshot::QuiesceWithin;
 use crate::name::Name;
 use crate::object::Reference;
@@ -78,6 +79,13 @@ pub struct CreateVm {
     /// Whether it is restarted automatically.
     #[serde(default)]
     pub restart: RestartPolicy,
+    /// Notes about it.
+    #[serde(default, skip_serializing_if = "Notes::is_empty")]
+    pub notes: Notes,
+    /// Its tags, one for each key.
+    #[schema(max_items = 32)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<Tag>,
 }
 
 /// A request for a clone: a new VM with the hardware and the disks' content of another one. It has
@@ -163,6 +171,14 @@ pub struct AddDisk {
     pub integrity: bool,
 }
 
+/// A request for a network card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddNic {
+    /// The card, which comes after all others.
+    pub nic: Nic,
+}
+
 /// A request to grow a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -227,10 +243,20 @@ impl Default for EncryptionWish {
     }
 }
 
-/// Changes to a VM that is off. Absent fields stay as they are.
+/// Changes to a VM. Absent fields stay as they are. Its name, notes and tags change at once,
+/// whether it runs or not; for everything else it has to be off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVm {
+    /// Its new name. Its directory in the datastore keeps the name that it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
+    /// Its notes; an empty text removes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notes: Option<Notes>,
+    /// Tags that it gets and loses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tags: Option<TagChanges>,
     /// Virtual processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,

@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 pub use strongroom_types::{BandwidthLimit, IoLimits, IopsLimit};
+pub use strongroom_vm::BootDevice;
 pub use strongroom_vm::{
     Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize,
 };
-use strongroom_vm::{DirectKernel, InterfaceName, MacAddress, Network, VlanId};
+use strongroom_vm::{DirectKernel, DiskName, InterfaceName, MacAddress, Network, VlanId, boot_without_disk};
 use utoipa::ToSchema;
+
+use crate::object::Reference;
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -44,14 +47,48 @@ pub enum NicBackend {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<VlanId>,
     },
+    /// A network of the site.
+    Network {
+        /// Its name or id.
+        network: Reference,
+        /// Where the VM's host has it. In requests it is ignored.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        on: Option<BridgePort>,
+    },
 }
 
-impl From<&NicBackend> for Network {
-    fn from(backend: &NicBackend) -> Self {
-        match backend {
-            NicBackend::User {} => Self::User,
-            NicBackend::Tap { device } => Self::Tap { device: device.clone() },
-            NicBackend::Bridge { device, vlan } => Self::Bridge { bridge: device.clone(), vlan: *vlan },
+/// A bridge of a host, and a VLAN of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BridgePort {
+    /// The bridge's name.
+    #[schema(value_type = String, min_length = 1, max_length = 15)]
+    pub bridge: InterfaceName,
+    /// The VLAN.
+    #[schema(value_type = Option<u16>, minimum = 1, maximum = 4094)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<VlanId>,
+}
+
+impl NicBackend {
+    /// What its host connects it to; `None` for a network that its host does not have.
+    pub fn on_host(&self) -> Option<Network> {
+        Some(match self {
+            Self::User {} => Network::User,
+            Self::Tap { device } => Network::Tap { device: device.clone() },
+            Self::Bridge { device, vlan } => Network::Bridge { bridge: device.clone(), vlan: *vlan },
+            Self::Network { network: _, on } => {
+                let BridgePort { bridge, vlan } = on.as_ref()?;
+                Network::Bridge { bridge: bridge.clone(), vlan: *vlan }
+            }
+        })
+    }
+
+    /// The network of the site, by name or id.
+    pub fn network(&self) -> Option<&Reference> {
+        match self {
+            Self::User {} | Self::Tap { .. } | Self::Bridge { .. } => None,
+            Self::Network { network, on: _ } => Some(network),
         }
     }
 }
@@ -67,12 +104,17 @@ impl From<&Network> for NicBackend {
 }
 
 /// What a VM boots.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Boot {
-    /// The first disk.
-    #[default]
-    Disk,
+    /// The firmware, from its devices.
+    Disk {
+        /// The devices, in this order, and no others: `cdrom`, disks by name, network cards as
+        /// `nic0` and so on (by PXE). If it is empty: the CD-ROM drive, then all disks.
+        #[schema(value_type = Vec<String>, max_items = 25)]
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        order: Vec<BootDevice>,
+    },
     /// A kernel from one of the host's boot directories.
     Kernel {
         /// The kernel's file.
@@ -89,11 +131,46 @@ pub enum Boot {
     },
 }
 
+impl Default for Boot {
+    fn default() -> Self {
+        Self::Disk { order: Vec::new() }
+    }
+}
+
 impl Boot {
+    /// The order of the devices, if one was chosen.
+    pub fn order(&self) -> &[BootDevice] {
+        match self {
+            Self::Disk { order } => order,
+            Self::Kernel { .. } => &[],
+        }
+    }
+
+    /// The same for a VM without the network card of this number, whose followers' numbers fall by
+    /// one.
+    pub fn without_nic(&mut self, number: usize) {
+        let Self::Disk { order } = self else { return };
+        order.retain(|device| *device != BootDevice::Nic(number));
+        for device in order {
+            if let BootDevice::Nic(other) = device
+                && *other > number
+            {
+                *other -= 1;
+            }
+        }
+    }
+
+    /// The same for a VM without this disk.
+    pub fn without_disk(&mut self, disk: &DiskName) {
+        if let Self::Disk { order } = self {
+            boot_without_disk(order, disk);
+        }
+    }
+
     /// The kernel that is booted, if any.
     pub fn kernel(&self) -> Option<DirectKernel> {
         match self {
-            Self::Disk => None,
+            Self::Disk { .. } => None,
             Self::Kernel { kernel, initrd, arguments } => Some(DirectKernel {
                 kernel: kernel.clone(),
                 initrd: initrd.clone(),
@@ -102,9 +179,9 @@ impl Boot {
         }
     }
 
-    /// Boots this kernel, or the first disk without one.
-    pub fn of(kernel: Option<DirectKernel>) -> Self {
-        kernel.map_or(Self::Disk, |DirectKernel { kernel, initrd, arguments }| Self::Kernel {
+    /// Boots this kernel, or from devices in this order without one.
+    pub fn of(kernel: Option<DirectKernel>, order: Vec<BootDevice>) -> Self {
+        kernel.map_or(Self::Disk { order }, |DirectKernel { kernel, initrd, arguments }| Self::Kernel {
             kernel,
             initrd,
             arguments,
@@ -119,7 +196,8 @@ pub enum Cdrom {
     /// No drive.
     #[default]
     Absent,
-    /// A drive with this image, which boots before the disks as long as it is inserted.
+    /// A drive with this image. Without an order of booting it boots before the disks, as long as
+    /// it is inserted.
     Image {
         /// The image's file, in one of the host's boot directories.
         #[schema(value_type = String, min_length = 1, max_length = 4095)]
@@ -166,8 +244,13 @@ mod tests {
             NicBackend::Bridge { device: "br0".parse().unwrap(), vlan: Some(VlanId::new(7).unwrap()) }
         );
         assert!(serde_json::from_str::<Nic>(r#"{"backend":{"type":"user"},"bogus":1}"#).is_err());
-        assert_eq!(NicBackend::from(&Network::from(&nic.backend)), nic.backend);
+        assert_eq!(NicBackend::from(&nic.backend.on_host().unwrap()), nic.backend);
+        let lan: Nic = serde_json::from_str(r#"{"backend":{"type":"network","network":"lan"}}"#).unwrap();
+        assert_eq!((lan.backend.network().unwrap().as_str(), lan.backend.on_host()), ("lan", None));
         assert!(serde_json::from_str::<Nic>(r#"{"backend":{"type":"user"},"mac":"no"}"#).is_err());
-        assert_eq!(serde_json::from_str::<Boot>(r#"{"type":"disk"}"#).unwrap(), Boot::Disk);
+        assert_eq!(serde_json::from_str::<Boot>(r#"{"type":"disk"}"#).unwrap(), Boot::default());
+        let order = r#"{"type":"disk","order":["disk1","cdrom","nic0"]}"#;
+        let boot = serde_json::from_str::<Boot>(order).unwrap();
+        assert_eq!(serde_json::to_string(&boot).unwrap(), order);
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::state::PowerState;
+use crate::limits::TAGS_WANTED_CHARACTERS_MAX;
 
 /// Selects VMs, their order, and a page of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
@@ -39,6 +40,14 @@ pub struct VmListQuery {
     #[param(max_length = 64)]
     #[serde(default, deserialize_with = "no_longer_than::<64, _>", skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// Only VMs with all of these tags, separated by commas; a key alone finds each of its values.
+    #[param(max_length = 1024)]
+    #[serde(
+        default,
+        deserialize_with = "no_longer_than::<TAGS_WANTED_CHARACTERS_MAX, _>",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub tag: Option<String>,
     /// Only encrypted VMs, or only unencrypted ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<bool>,

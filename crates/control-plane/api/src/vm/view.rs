@@ -9,6 +9,7 @@ use super::create::ImageFormat;
 use super::hardware::{
     Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, IoLimits, Nic, RestartPolicy,
 };
+use super::label::{Notes, Tag};
 use super::schedule::CryptoperiodView;
 use super::snapshot::Snapshot;
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
@@ -64,6 +65,9 @@ pub struct VmSummary {
     /// The VM that it is a clone of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<VmOrigin>,
+    /// Its tags, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<Tag>,
 }
 
 /// The VM that a clone was made of.
@@ -87,6 +91,12 @@ pub struct VmView {
     /// Its entry in a list.
     #[serde(flatten)]
     pub summary: VmSummary,
+    /// Notes about it.
+    #[serde(default, skip_serializing_if = "Notes::is_empty")]
+    pub notes: Notes,
+    /// Its directory in the datastore, if that has another name than the VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<Name>,
     /// Counts its changes; `If-Match` takes it.
     pub version: u64,
     /// Counts its starts.

@@ -118,10 +118,12 @@ impl Rights {
                 || self.sees_site(),
                 |datastore| self.sees_place(Place::Datastore(datastore.id)),
             ),
+            (ObjectKind::Network, Some(id)) => self.sees_place(Place::Network(id)),
             (
                 ObjectKind::Vm
                 | ObjectKind::Volume
                 | ObjectKind::Datastore
+                | ObjectKind::Network
                 | ObjectKind::Policy
                 | ObjectKind::KeyProvider
                 | ObjectKind::Host
@@ -144,7 +146,7 @@ impl Rights {
 pub(super) fn folder_of(index: &Index, place: Place) -> Option<Uuid> {
     match place {
         Place::Vm(vm) => index.vm(vm).and_then(|vm| vm.folder),
-        Place::Site | Place::Folder(_) | Place::Datastore(_) => None,
+        Place::Site | Place::Folder(_) | Place::Datastore(_) | Place::Network(_) => None,
     }
 }
 
@@ -153,7 +155,7 @@ pub(super) fn counts_at(given_for: Place, place: Place, folder: Option<Uuid>) ->
     match given_for {
         Place::Site => true,
         Place::Folder(of) => folder == Some(of) || place == given_for,
-        Place::Vm(_) | Place::Datastore(_) => place == given_for,
+        Place::Vm(_) | Place::Datastore(_) | Place::Network(_) => place == given_for,
     }
 }
 
@@ -414,7 +416,7 @@ fn judge(
 pub(super) fn needed(index: &Index, place: Place, needs: Needs) -> Vec<Privilege> {
     let encrypted = match place {
         Place::Vm(vm) => index.vm(vm).is_none_or(|vm| vm.hardware.encrypted()),
-        Place::Site | Place::Folder(_) | Place::Datastore(_) => false,
+        Place::Site | Place::Folder(_) | Place::Datastore(_) | Place::Network(_) => false,
     };
     let more = if encrypted { needs.if_encrypted } else { &[] };
     needs.always.iter().chain(more).copied().collect()
@@ -465,6 +467,10 @@ fn called(index: &Index, place: Place) -> String {
             let found = index.datastores.get(&id.to_string());
             or_id("datastore", found.map(|datastore| datastore.name.to_string()), id.to_string())
         }
+        Place::Network(id) => {
+            let found = index.networks.get(&id.to_string());
+            or_id("network", found.map(|network| network.name.to_string()), id.to_string())
+        }
     }
 }
 
@@ -474,6 +480,7 @@ fn place_of(index: &Index, part: PathPart<'_>) -> Result<Place, Problem> {
         "vm" => index.find_any(part.value).map(|vm| Place::Vm(vm.id)),
         "volume" => find(index, part.value).ok().map(|found| Place::Vm(found.owner.id)),
         "datastore" => by_name_or_id(&index.datastores, part.value).map(|found| Place::Datastore(found.id)),
+        "network" => by_name_or_id(&index.networks, part.value).map(|found| Place::Network(found.id)),
         // The others are objects of the site, whose operations take privileges there.
         _ => Some(Place::Site),
     };
@@ -489,6 +496,7 @@ fn not_there(index: &Index, part: PathPart<'_>) -> Problem {
         "vm" => ObjectKind::Vm,
         "volume" => ObjectKind::Volume,
         "datastore" => ObjectKind::Datastore,
+        "network" => ObjectKind::Network,
         _ => return lacks_view(index),
     };
     problems::not_found(kind, part.value)
@@ -511,6 +519,7 @@ fn on(index: &Index, path: Option<Place>, on: On<'_>) -> Result<Place, Problem> 
                 _ => Some(Place::Site),
             }
         }
+        On::Network(named) => by_name_or_id(&index.networks, named).map(|found| Place::Network(found.id)),
         On::Vm(named) => index.find_any(named).map(|vm| Place::Vm(vm.id)),
         On::Volume(named) => find(index, named).ok().map(|found| Place::Vm(found.owner.id)),
     };
@@ -522,6 +531,7 @@ fn not_on(index: &Index, on: On<'_>) -> Problem {
         On::Path | On::Site | On::Folder(None) | On::Datastore(None) => lacks_view(index),
         On::Folder(Some(named)) => no_such(AccessObject::Folder, named),
         On::Datastore(Some(named)) => problems::not_found(ObjectKind::Datastore, named),
+        On::Network(named) => problems::not_found(ObjectKind::Network, named),
         On::Vm(named) => problems::not_found(ObjectKind::Vm, named),
         On::Volume(named) => problems::not_found(ObjectKind::Volume, named),
     }

@@ -543,6 +543,9 @@ pub(super) fn place_of_scope(index: &Index, rights: &Rights, scope: &Scope) -> R
         Scope::Datastore { datastore } => {
             by_name_or_id(&index.datastores, datastore.as_str()).map(|found| Place::Datastore(found.id))
         }
+        Scope::Network { network } => {
+            by_name_or_id(&index.networks, network.as_str()).map(|found| Place::Network(found.id))
+        }
     };
     let seen = place.filter(|place| *place == Place::Site || rights.at(index, *place).has(Privilege::View));
     seen.ok_or_else(|| match scope {
@@ -550,6 +553,7 @@ pub(super) fn place_of_scope(index: &Index, rights: &Rights, scope: &Scope) -> R
         Scope::Folder { folder } => no_such(AccessObject::Folder, folder.as_str()),
         Scope::Vm { vm } => problems::not_found(ObjectKind::Vm, vm.as_str()),
         Scope::Datastore { datastore } => problems::not_found(ObjectKind::Datastore, datastore.as_str()),
+        Scope::Network { network } => problems::not_found(ObjectKind::Network, network.as_str()),
     })
 }
 
@@ -572,6 +576,10 @@ pub(super) fn scope_of(index: &Index, place: Place) -> Scope {
             let found = index.datastores.get(&id.to_string()).map(|found| found.name.to_string());
             Scope::Datastore { datastore: named(found, id.to_string()) }
         }
+        Place::Network(id) => {
+            let found = index.networks.get(&id.to_string()).map(|found| found.name.to_string());
+            Scope::Network { network: named(found, id.to_string()) }
+        }
     }
 }
 
@@ -581,6 +589,7 @@ pub(super) fn scope_text(scope: &Scope) -> String {
         Scope::Folder { folder } => format!("in folder {folder}"),
         Scope::Vm { vm } => format!("for VM {vm}"),
         Scope::Datastore { datastore } => format!("for datastore {datastore}"),
+        Scope::Network { network } => format!("for network {network}"),
     }
 }
 

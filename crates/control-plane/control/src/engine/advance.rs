@@ -755,6 +755,8 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmDelete => format!("VM {name} was deleted"),
         TaskKind::VmAddDisk => format!("VM {name} has one more disk"),
         TaskKind::VmRemoveDisk => format!("a disk of VM {name} is gone, and its volume with it"),
+        TaskKind::VmAddNic => format!("VM {name} has one more network card"),
+        TaskKind::VmRemoveNic => format!("VM {name} has a network card less"),
         TaskKind::VmEncryptDisk => format!("a disk of VM {name} is encrypted"),
         TaskKind::VmDecryptDisk => format!("a disk of VM {name} is NOT encrypted any more"),
         TaskKind::VmResizeDisk => format!("a disk of VM {name} is larger"),

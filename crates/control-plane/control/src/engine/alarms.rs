@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::compliance::{deviations, schedule_of};
 use super::due_snapshots::trouble;
 use super::recipients::{CLEARED, RAISED};
+use super::register::directory_name;
 use super::settle::RESTARTS_MAX;
 use super::slow_disks::STALLED_MS;
 use super::{Control, HostSeat};
@@ -267,12 +268,15 @@ impl Control {
                     "an earlier start is ended there; otherwise see which host is right before anything is started",
                 );
             }
+            let named = known.map(|known| known.name.to_string());
             let known = known.is_some();
             if known && places.len() < 2 {
                 continue;
             }
             let id = Some(Uuid::from_bytes(*vm.as_bytes()));
-            let name = places.first().map_or_else(String::new, |place| place.name.clone());
+            let first = places.first();
+            let name = named.or_else(|| first.map(|place| place.name.clone())).unwrap_or_default();
+            let directory = first.map_or_else(String::new, directory_name);
             let paths: Vec<_> = places.iter().map(|place| place.directory.display().to_string()).collect();
             let (message, step) = if known {
                 (
@@ -288,7 +292,7 @@ impl Control {
                         seat.name,
                         paths.join(", ")
                     ),
-                    format!("`strongroom vm register {name}`, or remove its directory"),
+                    format!("`strongroom vm register {directory}`, or remove its directory"),
                 )
             };
             let object = ObjectRef { kind: ObjectKind::Vm, id, name };

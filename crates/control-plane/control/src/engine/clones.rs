@@ -18,7 +18,7 @@
 use std::path::Path;
 
 use strongroom_api::task::{Task, TaskKind};
-use strongroom_api::vm::{AddDisk, CloneVm, CreateVm, EncryptionWish, Nic};
+use strongroom_api::vm::{AddDisk, Boot, CloneVm, CreateVm, EncryptionWish, Nic, Notes};
 use strongroom_api::{ErrorCode, Name, Problem};
 use strongroom_host::protocol::{
     CloneSource, DiskName, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
@@ -188,6 +188,7 @@ impl Control {
                 disk.thick = of.thick || (disk.thick && !wish.linked);
             }
             vm.hardware.limits = origin.hardware.limits;
+            vm.hardware.boot = origin.hardware.boot.clone();
             let task = self.task(id, TaskKind::VmClone, vm.object(), caller);
             let mut draft = self.with_demanded_schedule(index, &vm, self.draft().create_named(&vm));
             draft = wanted.told_clear(draft, &origin.hardware.disks, &vm, caller, id);
@@ -356,10 +357,13 @@ fn like(origin: &VmRecord, wish: &CloneVm, wanted: &CloneWish<'_>) -> Result<Cre
         tpm: hardware.tpm,
         seed: hardware.seed,
         fill_seed: false,
-        boot: hardware.boot.clone(),
+        // The order names disks, which get their names later.
+        boot: Boot::of(hardware.boot.kernel(), Vec::new()),
         cdrom: hardware.cdrom.clone(),
         encryption,
         restart: origin.restart,
+        notes: Notes::default(),
+        tags: Vec::new(),
     })
 }
 

@@ -281,6 +281,7 @@ impl Control {
                 let mut vm = VmRecord::clone(&step.vm.record);
                 let gone = vm.hardware.disks.iter().position(|known| known.name == *disk);
                 let gone = gone.and_then(|at| vm.hardware.disks.remove(at).volume);
+                vm.hardware.boot.without_disk(disk);
                 self.disk_done(step, vm, outcome, gone)
             }
             other => self.not_changed(step, other, again, failures),
@@ -408,7 +409,14 @@ pub(super) const fn failures_max(code: ErrorCode) -> u32 {
 
 /// The VM reduced to its disks, so that the host cannot lack anything else.
 fn disks_alone(spec: VmSpec) -> VmSpec {
-    VmSpec { memory_bytes: MemorySize::MIN, nics: Vec::new(), kernel: None, cdrom: None, ..spec }
+    VmSpec {
+        memory_bytes: MemorySize::MIN,
+        nics: Vec::new(),
+        kernel: None,
+        boot_order: Vec::new(),
+        cdrom: None,
+        ..spec
+    }
 }
 
 /// A change to a VM as it is in the inventory.

@@ -27,7 +27,7 @@ use crate::inventory::by_name_or_id;
 use crate::joining::{Admission, Joining};
 use crate::keys::KeyProblem;
 use crate::problems;
-use crate::records::{HostRecord, JoinedHost};
+use crate::records::{HostRecord, JoinedHost, NetworkRecord};
 
 /// The format of a [`HostToken`].
 const TOKEN_FORMAT: u32 = 1;
@@ -174,7 +174,12 @@ impl Control {
         self.race(|| {
             let index = self.inventory.read();
             let Some(host) = index.hosts.get(&id.to_string()) else { return Ok(()) };
-            let draft = self.draft().remove_named(host);
+            let mut draft = self.draft().remove_named(host);
+            for network in index.networks.iter().filter(|network| network.on(id).is_some()) {
+                let mut less = NetworkRecord::clone(&network.record);
+                less.hosts.retain(|on| on.host != id);
+                draft = draft.replace(network, &less);
+            }
             let draft = draft.event("host.removed", &host_object(host), message.clone(), None);
             drop(index);
             Ok(self.inventory.commit(draft)?)

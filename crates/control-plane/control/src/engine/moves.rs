@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use super::advance::{End, Next, Step};
 use super::datastores::speaks_of_moves;
+use super::networks::connected;
 use super::operate::Operated;
 use super::place::told_without_key;
 use super::placement::{Among, Choice, Needs, must_not_be_in_maintenance};
@@ -199,7 +200,7 @@ impl Control {
             Operated::Pending(next) => Ok(next),
             Operated::Done(_) => {
                 let from = step.vm.host;
-                let vm = VmRecord { host: to, ..next_generation(&step.vm) };
+                let vm = self.now_on(to, next_generation(&step.vm));
                 let (former, next) = (step.seat.name.as_str(), self.name_of(to));
                 let message = format!(
                     "host {former} has given {} up, which is of host {next} from now on",
@@ -305,9 +306,21 @@ impl Control {
         self.end(step, vm, self.draft(), end)
     }
 
+    /// The record of a VM that is of another host now, with its network cards connected there. The
+    /// host has had its networks since the move was asked for.
+    fn now_on(&self, host: Uuid, mut vm: VmRecord) -> VmRecord {
+        vm.host = host;
+        let index = self.inventory.read();
+        match connected(&index, &vm.hardware.nics, host) {
+            Ok(nics) => vm.hardware.nics = nics,
+            Err(problem) => tracing::error!(vm = %vm.name, %problem, "a network card is not connected anew"),
+        }
+        vm
+    }
+
     /// Makes a VM that did not move its former host's again.
     fn give_back(&self, step: &Step, host: Uuid, problem: Option<Problem>) -> Result<Next, Failure> {
-        let vm = VmRecord { host, ..next_generation(&step.vm) };
+        let vm = self.now_on(host, next_generation(&step.vm));
         self.turn(step, Work::Return { problem }, vm)
     }
 

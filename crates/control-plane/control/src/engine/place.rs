@@ -5,14 +5,19 @@ use strongroom_api::policy::PolicyRules;
 use strongroom_api::vm::{CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic, NicBackend};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_host::protocol;
-use strongroom_types::{IoLimits, KeyRequestId, ProviderKey, ProviderName, VmId};
+use strongroom_types::{
+    DatastoreId, IoLimits, KeyRequestId, NAME_BYTES_MAX, ProviderKey, ProviderName, VmId,
+};
 use strongroom_vm::{DiskKind, Firmware, MacAddress};
 use uuid::Uuid;
 
 use super::Control;
 use super::access::find_folder;
+use super::describe::{host_reads, one_for_each_key};
+use super::networks::connected;
 use super::placement::{Among, Choice, Needs, must_not_be_in_maintenance};
 use super::placement_groups;
+use super::wishes::name_of;
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord};
@@ -86,15 +91,19 @@ impl Control {
             memory: wish.memory_bytes,
             disks: disks.collect::<Result<_, Problem>>()?,
             limits: IoLimits::NONE,
-            nics: addressed(&self.networks(seat.id, wish)?)?,
+            nics: addressed(&self.networks(index, seat.id, wish)?)?,
             tpm: wish.tpm,
             seed: wish.seed,
             boot: wish.boot.clone(),
             cdrom: wish.cdrom.clone(),
         };
+        let id = VmId::random();
         let vm = VmRecord {
-            id: VmId::random(),
+            id,
             name: wish.name.clone(),
+            directory: free_directory(index, datastore.id, &wish.name, id)?,
+            notes: wish.notes.clone(),
+            tags: one_for_each_key(&wish.tags)?,
             datastore: datastore.id,
             host: seat.id,
             policy: policy.map(|policy| policy.id),
@@ -115,6 +124,7 @@ impl Control {
             holds_volume: false,
         };
         check(&vm, path)?;
+        host_reads(seat, &vm)?;
         Ok(Placed { vm, reason })
     }
 
@@ -139,20 +149,20 @@ impl Control {
 
     /// Returns the requested network interfaces; by default one on the network `user`, if the host
     /// supports it.
-    fn networks(&self, host: Uuid, wish: &CreateVm) -> Result<Vec<Nic>, Problem> {
+    fn networks(&self, index: &Index, host: Uuid, wish: &CreateVm) -> Result<Vec<Nic>, Problem> {
         let Some(nics) = &wish.nics else {
             let user = Nic { backend: NicBackend::User {}, mac: None };
             return Ok(if self.lacks_user_network(host) { Vec::new() } else { vec![user] });
         };
-        self.check_networks(host, nics)?;
-        Ok(nics.clone())
+        self.connected_on(index, host, nics)
     }
 
-    /// Checks that a host can connect these network interfaces.
-    pub(super) fn check_networks(&self, host: Uuid, nics: &[Nic]) -> Result<(), Problem> {
+    /// Connects network interfaces on a host, if it can connect them.
+    pub(super) fn connected_on(&self, index: &Index, host: Uuid, nics: &[Nic]) -> Result<Vec<Nic>, Problem> {
+        let connected = connected(index, nics, host)?;
         let wants_user = nics.iter().any(|nic| nic.backend == NicBackend::User {});
         if !wants_user || !self.lacks_user_network(host) {
-            return Ok(());
+            return Ok(connected);
         }
         let name = self.seat(host).map_or("", |seat| seat.name.as_str());
         let message = format!("host {name} has no passt, which connects guests by the network user");
@@ -215,6 +225,22 @@ impl Control {
         };
         provider.name.parse().map_err(|error| problems::invalid(format!("{error}")))
     }
+}
+
+/// Returns the name of a new VM's directory, unless it is the VM's own: one that was renamed may
+/// have kept that.
+fn free_directory(
+    index: &Index,
+    datastore: DatastoreId,
+    name: &Name,
+    vm: VmId,
+) -> Result<Option<Name>, Problem> {
+    if index.vms_in(datastore).all(|other| other.directory() != name) {
+        return Ok(None);
+    }
+    let suffix = format!("-{}", vm.to_string().replace('-', ""));
+    let kept = name.as_str().len().min(NAME_BYTES_MAX - suffix.len());
+    name_of(&format!("{}{suffix}", &name.as_str()[..kept])).map(Some)
 }
 
 /// Returns the datastore with this name or id; the only one if none is named.

@@ -153,7 +153,7 @@ impl Control {
             self.check_crypto_safe(policy, &needs.called, seat)?;
         }
         if let Some(nics) = needs.nics {
-            self.check_networks(seat.id, nics)?;
+            self.connected_on(index, seat.id, nics)?;
         }
         let seen = seat.seen();
         let state = seen.state.as_ref().filter(|_| seen.down.is_none());

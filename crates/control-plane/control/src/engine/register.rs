@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use strongroom_api::datastore::{Found, RebuildDatastore, Standing};
 use strongroom_api::task::{Task, TaskKind};
-use strongroom_api::vm::{DesiredPower, Lifecycle, RegisterVm, RestartPolicy};
+use strongroom_api::vm::{DesiredPower, Lifecycle, Notes, RegisterVm, RestartPolicy};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::attestation;
 use strongroom_host::protocol::{self, DatastoreRequest, DiskName, JudgeRequest, VmGeneration, VolumeFacts};
@@ -65,7 +65,7 @@ impl Control {
             vm.datastore == datastore.id && vm.lifecycle == Lifecycle::Present && !there.contains(&vm.id)
         });
         found.extend(missing.map(|vm| Found {
-            directory: vm.name.to_string(),
+            directory: vm.directory().to_string(),
             vm: Some(vm.id),
             standing: Standing::Missing,
             reason: Some("its directory is not there".to_owned()),
@@ -77,7 +77,7 @@ impl Control {
     fn standing(&self, there: &There<'_>, twice: bool) -> (Standing, Option<String>) {
         let directory = directory_name(&there.place);
         if let Some(known) = self.inventory.read().vm(there.vm) {
-            if known.name.as_str() == directory {
+            if known.directory().as_str() == directory {
                 return (Standing::Registered, None);
             }
             let reason = format!("a copy: VM {} has this id", known.name);
@@ -191,6 +191,7 @@ impl Control {
             return Err(problems::conflict("its configuration cannot be read"));
         };
         let name = name_of(spec.name.as_str())?;
+        let directory = spec.directory.as_ref().map(|directory| name_of(directory.as_str())).transpose()?;
         let hardware = Hardware::found(spec).map_err(problems::invalid)?;
         let mut accepted = self.doubts(candidate, spec)?;
         let is_attested = hardware.encrypted() && accepted.is_empty();
@@ -236,6 +237,9 @@ impl Control {
             let mut vm = VmRecord {
                 id: candidate.vm,
                 name: name.clone(),
+                directory: directory.clone(),
+                notes: Notes::default(),
+                tags: BTreeSet::new(),
                 datastore: datastore.id,
                 host: candidate.seat.id,
                 policy,
@@ -360,7 +364,7 @@ const REGISTRARS: usize = 16;
 /// The most refusals of one rebuild that become events.
 const REFUSALS_TOLD: usize = 50;
 
-fn directory_name(place: &Present) -> String {
+pub(super) fn directory_name(place: &Present) -> String {
     place.directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 

@@ -445,6 +445,8 @@ pub(super) fn refuse_of_half_clear(vm: &VmRecord, kind: TaskKind) -> Result<(), 
             | TaskKind::VmRestart
             | TaskKind::VmSuspend
             | TaskKind::VmConfigure
+            | TaskKind::VmAddNic
+            | TaskKind::VmRemoveNic
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk
             | TaskKind::VmResizeDisk

@@ -73,6 +73,8 @@ pub(super) fn refuse_of_template(vm: &VmRecord, kind: TaskKind) -> Result<(), Pr
         TaskKind::VmStart
             | TaskKind::VmRestart
             | TaskKind::VmConfigure
+            | TaskKind::VmAddNic
+            | TaskKind::VmRemoveNic
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk
             | TaskKind::VmResizeDisk

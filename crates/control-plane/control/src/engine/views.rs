@@ -8,7 +8,8 @@ use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
 use strongroom_api::vm::{
-    Disk, Dump, PowerState, SavedMemory, VmKey, VmListQuery, VmOrigin, VmSort, VmSummary, VmView, VolumeState,
+    Disk, Dump, PowerState, SavedMemory, Tag, TagError, VmKey, VmListQuery, VmOrigin, VmSort, VmSummary,
+    VmView, VolumeState,
 };
 use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_host::protocol;
@@ -95,6 +96,8 @@ impl Control {
         let datastore = index.datastore_of(vm);
         Ok(VmView {
             summary: self.summary(&index, vm, up.contains(&vm.host)),
+            notes: vm.notes.clone(),
+            directory: vm.directory.clone(),
             version: vm.revision.0,
             generation: vm.generation,
             since_unix_seconds: seen.map(|seen| seen.since_unix_seconds),
@@ -104,7 +107,7 @@ impl Control {
             topology: hardware.cpus,
             disks: disks.collect(),
             limits: hardware.limits,
-            nics: hardware.nics.clone(),
+            nics: super::networks::shown(&index, &hardware.nics),
             tpm: hardware.tpm,
             seed: hardware.seed,
             boot: hardware.boot.clone(),
@@ -182,6 +185,7 @@ impl Control {
                     linked: !origin.shares_with.is_empty(),
                 }
             }),
+            tags: vm.tags.iter().cloned().collect(),
         }
     }
 
@@ -209,6 +213,7 @@ impl Control {
             datastore: datastore.transpose()?,
             host: host.transpose()?,
             policy: policy.transpose()?,
+            tags: query.tag.as_deref().map_or(Ok(Vec::new()), wanted_tags)?,
             encrypted: query.encrypted,
         })
     }
@@ -402,6 +407,7 @@ struct Filter<'query> {
     datastore: Option<strongroom_types::DatastoreId>,
     host: Option<Uuid>,
     policy: Option<Uuid>,
+    tags: Vec<Tag>,
     encrypted: Option<bool>,
 }
 
@@ -411,8 +417,14 @@ impl Filter<'_> {
             && self.datastore.is_none_or(|datastore| vm.datastore == datastore)
             && self.host.is_none_or(|host| vm.host == host)
             && self.policy.is_none_or(|policy| vm.policy == Some(policy))
+            && self.tags.iter().all(|wanted| vm.tags.iter().any(|has| wanted.finds(has)))
             && self.encrypted.is_none_or(|encrypted| vm.hardware.encrypted() == encrypted)
     }
+}
+
+fn wanted_tags(text: &str) -> Result<Vec<Tag>, Problem> {
+    let tag = |text: &str| text.parse().map_err(|error: TagError| problems::invalid(format!("tag: {error}")));
+    text.split(',').map(tag).collect()
 }
 
 /// Whether a text contains a part, ignoring case. Names are ASCII.

@@ -17,7 +17,8 @@ use strongroom_api::guard::Parts;
 use strongroom_api::limits::VOLUME_CHANGES_MAX;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{
-    AddDisk, Boot, CreateVm, DiskFrontend, EncryptionWish, Firmware, Lifecycle, PowerState, RestartPolicy,
+    AddDisk, Boot, CreateVm, DiskFrontend, EncryptionWish, Firmware, Lifecycle, Notes, PowerState,
+    RestartPolicy,
 };
 use strongroom_api::volume::{
     BindVolume, ChangeAnswer, ChangeVolumes, CloneVolume, CreateVolume, DeleteVolume, DeleteVolumeSnapshot,
@@ -537,6 +538,7 @@ impl Control {
     ) -> Result<Next, Failure> {
         let mut vm = VmRecord::clone(&step.vm.record);
         vm.hardware.disks.retain(|known| known.name != disk.name);
+        vm.hardware.boot.without_disk(&disk.name);
         let volumes = OperationOutcome::into_volumes(outcome);
         let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
         let give_up = |problem| {
@@ -730,7 +732,7 @@ fn changes_snapshots(change: SnapshotChange) -> Work {
 /// Where a host finds the files of a held volume.
 fn place_in(held: &VmRecord) -> Option<HeldVolume> {
     let disk = held.hardware.disks.first().map_or_else(|| DISK.parse().ok(), |disk| Some(disk.name.clone()));
-    Some(HeldVolume { holder: held.id, name: held.name.as_str().parse().ok()?, disk: disk? })
+    Some(HeldVolume { holder: held.id, name: held.directory().as_str().parse().ok()?, disk: disk? })
 }
 
 /// The request for a holder: the least machine that a host takes. It is never started.
@@ -756,9 +758,11 @@ fn holder(
         tpm: false,
         seed: false,
         fill_seed: false,
-        boot: Boot::Disk,
+        boot: Boot::default(),
         cdrom: strongroom_api::vm::Cdrom::default(),
         encryption,
         restart: RestartPolicy::default(),
+        notes: Notes::default(),
+        tags: Vec::new(),
     }
 }

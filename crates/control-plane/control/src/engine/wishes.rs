@@ -9,7 +9,8 @@ use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
-    CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
+    AddNic, BootDevice, CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, Nic, PatchVm, PowerState,
+    StartVm, StopVm,
 };
 use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Privilege, Problem, WhenFull, operation};
 use strongroom_host::protocol::{Dump, ImageFormat};
@@ -20,7 +21,9 @@ use super::access::{Rights, may, sees_task};
 use super::accounts::must_have;
 use super::advance::{done, without_vm};
 use super::compliance::keeps_policies;
+use super::describe::{Described, host_reads};
 use super::fill::to_be_filled;
+use super::networks::hold_networks;
 use super::place::{addressed, check};
 use super::placement_groups::with_new;
 use super::quotas::within_quotas;
@@ -269,7 +272,8 @@ impl Control {
         })
     }
 
-    /// Requests other hardware for a VM that is off. `version` is the one that the caller has read.
+    /// Requests another name, notes, tags or hardware for a VM. `version` is the one that the
+    /// caller has read.
     pub fn set_vm(
         &self,
         caller: &Caller,
@@ -277,27 +281,109 @@ impl Control {
         patch: &PatchVm,
         version: Option<u64>,
     ) -> Result<Task, Problem> {
+        let described = Described::of(patch);
+        self.wish(caller, |index, id| {
+            let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+            must_be_as_read(&format!("VM {}", vm.name), vm.revision.0, version)?;
+            if !described.may_change_beside_a_task() {
+                idle(index, vm)?;
+            }
+            if described.is_all {
+                let mut changed = VmRecord::clone(&vm.record);
+                described.apply(index, &mut changed)?;
+                self.seat(vm.host).map_or(Ok(()), |seat| host_reads(seat, &changed))?;
+                let draft = self.told_renamed(self.draft(), vm, &changed, caller, id);
+                let task = self.task_done(id, TaskKind::VmConfigure, changed.object(), caller);
+                return Ok((task, draft.replace_named(vm, &changed)));
+            }
+            self.may_be_reconfigured(index, vm, TaskKind::VmConfigure)?;
+            let mut changed = patched(vm, patch);
+            if let Some(nics) = &patch.nics {
+                changed.hardware.nics = addressed(&self.connected_on(index, vm.host, nics)?)?;
+            }
+            described.apply(index, &mut changed)?;
+            changed.task = Some(id);
+            check_on_host(index, &changed)?;
+            self.seat(vm.host).map_or(Ok(()), |seat| host_reads(seat, &changed))?;
+            let draft = self.told_renamed(self.draft(), vm, &changed, caller, id);
+            let task = self.task(id, TaskKind::VmConfigure, changed.object(), caller);
+            let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft.replace_named(vm, &changed)))
+        })
+    }
+
+    /// Requests another network card for a VM that is off, after all others.
+    pub fn add_nic(&self, caller: &Caller, named: &str, wish: &AddNic) -> Result<Task, Problem> {
+        self.nics_wish(caller, named, TaskKind::VmAddNic, |index, vm| {
+            let nic = self.connected_on(index, vm.host, std::slice::from_ref(&wish.nic))?;
+            vm.hardware.nics.extend(addressed(&nic)?);
+            Ok(())
+        })
+    }
+
+    /// Requests that a VM that is off loses a network card: `nic0` and so on, or its address.
+    pub fn remove_nic(&self, caller: &Caller, named: &str, nic: &str) -> Result<Task, Problem> {
+        self.nics_wish(caller, named, TaskKind::VmRemoveNic, |_, vm| {
+            let is_it = |(number, known): &(usize, &Nic)| {
+                BootDevice::Nic(*number).to_string() == nic
+                    || known.mac.is_some_and(|mac| mac.to_string().eq_ignore_ascii_case(nic))
+            };
+            let Some((number, _)) = vm.hardware.nics.iter().enumerate().find(is_it) else {
+                let message = format!("VM {} has no {nic}", vm.name);
+                return Err(Problem::new(ErrorCode::NotFound, message)
+                    .next(format!("`strongroom vm nic list {}` shows what there is", vm.name)));
+            };
+            vm.hardware.nics.remove(number);
+            vm.hardware.boot.without_nic(number);
+            Ok(())
+        })
+    }
+
+    fn nics_wish(
+        &self,
+        caller: &Caller,
+        named: &str,
+        kind: TaskKind,
+        change: impl Fn(&Index, &mut VmRecord) -> Result<(), Problem>,
+    ) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
             let vm = idle_vm(index, named)?;
-            must_be_as_read(&format!("VM {}", vm.name), vm.revision.0, version)?;
-            refuse_of_template(vm, TaskKind::VmConfigure)?;
-            refuse_of_half_clear(vm, TaskKind::VmConfigure)?;
-            self.must_be_off(index, vm)?;
-            if index.observed(vm.id).is_some_and(|seen| seen.power == PowerState::Suspended) {
-                return Err(suspended(vm, "its memory fits it as it is"));
-            }
-            let mut changed = patched(vm, patch)?;
-            changed.task = Some(id);
-            let datastore = index.datastore_of(vm);
-            let mount = datastore.and_then(|datastore| datastore.on(vm.host));
-            check(&changed, mount.map_or("/", |mount| mount.path.as_str()))?;
-            if let Some(nics) = &patch.nics {
-                self.check_networks(vm.host, nics)?;
-            }
-            let task = self.task(id, TaskKind::VmConfigure, vm.object(), caller);
+            self.may_be_reconfigured(index, vm, kind)?;
+            let mut changed = VmRecord { task: Some(id), ..VmRecord::clone(&vm.record) };
+            change(index, &mut changed)?;
+            check_on_host(index, &changed)?;
+            let task = self.task(id, kind, vm.object(), caller);
             let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
         })
+    }
+
+    /// Checks that a VM's machine may change.
+    fn may_be_reconfigured(&self, index: &Index, vm: &VmRecord, kind: TaskKind) -> Result<(), Problem> {
+        refuse_of_template(vm, kind)?;
+        refuse_of_half_clear(vm, kind)?;
+        self.must_be_off(index, vm)?;
+        if index.observed(vm.id).is_some_and(|seen| seen.power == PowerState::Suspended) {
+            return Err(suspended(vm, "its memory fits it as it is"));
+        }
+        Ok(())
+    }
+
+    /// Adds the event of a VM that has another name.
+    fn told_renamed(
+        &self,
+        draft: Draft,
+        before: &VmRecord,
+        after: &VmRecord,
+        caller: &Caller,
+        task: Uuid,
+    ) -> Draft {
+        if before.name == after.name {
+            return draft;
+        }
+        let message = format!("VM {} is named {} now, by {}", before.name, after.name, caller.name);
+        // The event names the former name, too, so that a support bundle knows it as a name.
+        draft.event("vm.renamed", &before.object(), message, Some(task))
     }
 
     /// Requests the deletion of a VM and its volumes. What linked clones share with it stays with
@@ -469,6 +555,7 @@ impl Control {
                 keeps_policies(&index, &task, &changed, &draft)?;
                 let draft = within_quotas(&index, &task, &changed, draft)?;
                 let draft = self.within_room(&index, &task, &changed, draft)?;
+                let draft = hold_networks(&index, &task, &changed, draft)?;
                 (task, draft)
             };
             if let Some((what, must)) = use_of(task.kind()) {
@@ -712,15 +799,18 @@ pub(super) fn stop_timeout(timeout_s: Option<u32>) -> Result<u32, Problem> {
     }
 }
 
-fn patched(vm: &VmRecord, patch: &PatchVm) -> Result<VmRecord, Problem> {
+/// Checks a changed VM against the limits of the API and of hosts.
+fn check_on_host(index: &Index, vm: &VmRecord) -> Result<(), Problem> {
+    let mount = index.datastore_of(vm).and_then(|datastore| datastore.on(vm.host));
+    check(vm, mount.map_or("/", |mount| mount.path.as_str()))
+}
+
+fn patched(vm: &VmRecord, patch: &PatchVm) -> VmRecord {
     let mut changed = vm.clone();
     let hardware = &mut changed.hardware;
     hardware.cpus = patch.cpus.unwrap_or(hardware.cpus);
     hardware.memory = patch.memory_bytes.unwrap_or(hardware.memory);
     hardware.board.vnc = patch.vnc.unwrap_or(hardware.board.vnc);
-    if let Some(nics) = &patch.nics {
-        hardware.nics = addressed(nics)?;
-    }
     if let Some(cdrom) = &patch.cdrom {
         hardware.cdrom = cdrom.clone();
     }
@@ -728,7 +818,7 @@ fn patched(vm: &VmRecord, patch: &PatchVm) -> Result<VmRecord, Problem> {
         hardware.boot = boot.clone();
     }
     changed.restart = patch.restart.unwrap_or(changed.restart);
-    Ok(changed)
+    changed
 }
 
 /// Makes a name from a text that was found, not requested.

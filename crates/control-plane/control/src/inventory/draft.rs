@@ -57,6 +57,19 @@ impl Draft {
         self.put(record).when(record.key(), Is::ModifiedAt(read.revision))
     }
 
+    /// Replaces the record that was read. If it has another name then, that must be free, and the
+    /// former one becomes free.
+    pub fn replace_named<R: Named>(self, read: &Row<R>, record: &R) -> Self {
+        let draft = self.replace(read, record);
+        let (before, after) = (read.name_key(), record.name_key());
+        if before == after {
+            return draft;
+        }
+        let mut draft = draft.when(after.clone(), Is::Absent);
+        draft.transaction = draft.transaction.delete(before).put(after, record.id());
+        draft
+    }
+
     /// Creates or replaces a record.
     pub fn put<R: Record>(mut self, record: &R) -> Self {
         match serde_json::to_vec(record) {

@@ -18,9 +18,9 @@ use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUE
 use crate::records::{
     AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord,
     DeliveryRecord, EmergencyRecord, Entrance, FolderRecord, GrantRecord, GroupGrantRecord, GroupRecord,
-    HostRecord, IdentityProviderRecord, Named, ObservedRecord, OutsideSessionRecord, PlacementGroupRecord,
-    PolicyRecord, RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord, TaskRecord,
-    TokenRecord, UserRecord, VmRecord, VolumeRecord,
+    HostRecord, IdentityProviderRecord, Named, NetworkRecord, ObservedRecord, OutsideSessionRecord,
+    PlacementGroupRecord, PolicyRecord, RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord,
+    TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -40,6 +40,8 @@ pub struct Index {
     pub datastores: Table<DatastoreRecord>,
     /// Hosts.
     pub hosts: Table<HostRecord>,
+    /// Networks.
+    pub networks: Table<NetworkRecord>,
     /// Policies.
     pub policies: Table<PolicyRecord>,
     /// Placement groups.
@@ -120,7 +122,11 @@ impl Index {
         match kind {
             "vm" => {
                 if let Some(before) = change(&mut self.vms, key, id, entry)? {
-                    self.vm_names.remove(before.name());
+                    // The value may be ahead of the changes that were told: another VM may have its
+                    // name by now.
+                    if self.vm_names.get(before.name()).is_some_and(|named| named.id == before.id) {
+                        self.vm_names.remove(before.name());
+                    }
                     take_out(&mut self.vms_of_host, before.host, id);
                     take_out(&mut self.vms_of_datastore, before.datastore, id);
                     before.shared().for_each(|shared| take_out(&mut self.clones, shared, id));
@@ -140,6 +146,7 @@ impl Index {
             "volume" => drop(change(&mut self.volumes, key, id, entry)?),
             "datastore" => drop(change(&mut self.datastores, key, id, entry)?),
             "host" => drop(change(&mut self.hosts, key, id, entry)?),
+            "network" => drop(change(&mut self.networks, key, id, entry)?),
             "policy" => drop(change(&mut self.policies, key, id, entry)?),
             "placement-group" => drop(change(&mut self.placement_groups, key, id, entry)?),
             "task" => {
@@ -392,4 +399,49 @@ fn change<R: Record>(
     let record: R = serde_json::from_slice(&entry.value)
         .map_err(|error| Failure::Damaged { key: key.to_owned(), reason: error.to_string() })?;
     Ok(table.insert(Row { record: Arc::new(record), revision: entry.mod_revision }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use strongroom_store::Revision;
+
+    use super::*;
+
+    /// The value of a VM may be newer than the change that is told: its name may be another VM's
+    /// former one, of whose change nothing was told yet.
+    #[test]
+    fn a_vm_that_gives_its_name_away_does_not_take_it_from_the_next_one() {
+        let [first, second] = [VmId::random(), VmId::random()];
+        let vm = |id: VmId, name: &str| -> Value {
+            json!({ "id": id, "name": name, "datastore": DatastoreId::random(), "host": Uuid::new_v4(),
+                "hardware": { "machine": "q35", "firmware": "bios", "cpus": {}, "memory": 64 << 20, "nics": [], "tpm": false,
+                    "boot": { "type": "disk" }, "vnc": true, "guest_agent": true, "disks": [] },
+                "lifecycle": "present", "desired": "stopped", "restart": "never", "generation": 0, "created_unix_seconds": 0 })
+        };
+        let mut index = Index::default();
+        let mut told = |id: VmId, name: &str| {
+            let key = format!("vm/{id}").into_bytes();
+            let value = vm(id, name).to_string().into_bytes();
+            let revision = Revision(1);
+            let entry = StoreEntry {
+                key: key.clone(),
+                value,
+                create_revision: revision,
+                mod_revision: revision,
+                version: 1,
+                lease: None,
+            };
+            index.apply(&key, Some(&entry)).unwrap();
+        };
+        told(first, "a");
+        told(second, "b");
+        // `first` has become `c` and `second` `a`; the later change is told first.
+        told(second, "a");
+        told(first, "c");
+        assert_eq!(index.find_vm("a").unwrap().id, second);
+        assert_eq!(index.find_vm("c").unwrap().id, first);
+        assert!(index.find_vm("b").is_none());
+        assert_eq!(index.vms_by_name().count(), 2);
+    }
 }

@@ -66,6 +66,8 @@ pub enum Place {
     Vm(VmId),
     /// A datastore, without the VMs in it.
     Datastore(DatastoreId),
+    /// A network, without the VMs that are connected to it.
+    Network(Uuid),
 }
 
 /// A role at a place.

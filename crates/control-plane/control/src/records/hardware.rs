@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_api::Name;
-use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend};
+use strongroom_api::vm::{Boot, BootDevice, Cdrom, Nic, NicBackend};
 use strongroom_host::protocol;
 use strongroom_host::protocol::{DiskKey, KnownVolume};
 use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::{
     Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, VmName, rounded_memory,
 };
+use uuid::Uuid;
 
 /// The name of the cloud-init disk, which no other disk may have.
 pub const SEED: &str = "seed";
@@ -231,6 +232,12 @@ impl Hardware {
         names.find(|name| self.disk(name).is_none())?.parse().ok()
     }
 
+    /// The networks of the site that its cards are connected to.
+    pub fn networks(&self) -> impl Iterator<Item = Uuid> {
+        let named = self.nics.iter().filter_map(|nic| nic.backend.network());
+        named.filter_map(|network| Uuid::parse_str(network.as_str()).ok())
+    }
+
     /// The ids of all known volumes, including the VM's own.
     pub fn volumes(&self) -> impl Iterator<Item = VolumeId> {
         let own = self.own_volumes.iter().map(|own| own.volume);
@@ -314,11 +321,17 @@ impl Hardware {
                 NicBackend::User {} => "the host's networks, through passt".to_owned(),
                 NicBackend::Tap { device } => format!("tap device {device}"),
                 NicBackend::Bridge { device, .. } => format!("bridge {device}"),
+                NicBackend::Network { network, on: _ } => format!("network {network}"),
             };
             ways.push(format!("nic{number} reaches {network}"));
         }
         if let Boot::Kernel { kernel, .. } = &self.boot {
             ways.push(format!("it starts the host's kernel {}", kernel.display()));
+        }
+        for device in self.boot.order() {
+            if let BootDevice::Nic(number) = device {
+                ways.push(format!("it starts what nic{number}'s network offers"));
+            }
         }
         if let Some(image) = self.cdrom.image() {
             ways.push(format!("it starts from the host's image {}", image.display()));
@@ -375,6 +388,7 @@ impl Hardware {
         Some(protocol::VmSpec {
             id,
             name,
+            directory: None,
             datastore,
             board: self.board,
             cpus: self.cpus,
@@ -386,6 +400,7 @@ impl Hardware {
             tpm: self.tpm,
             seed: self.seed,
             kernel: self.boot.kernel(),
+            boot_order: self.boot.order().to_vec(),
             cdrom: self.cdrom.image().map(Path::to_owned),
             policy: None,
             own_volumes: self.own_volumes.clone(),
@@ -433,16 +448,17 @@ impl Hardware {
             nics: spec.nics.iter().map(nic_found).collect(),
             tpm: spec.tpm,
             seed: spec.seed,
-            boot: Boot::of(spec.kernel.clone()),
+            boot: Boot::of(spec.kernel.clone(), spec.boot_order.clone()),
             cdrom: Cdrom::of(spec.cdrom.clone()),
             own_volumes: Vec::new(),
         })
     }
 }
 
-/// `None` for an interface without an address, which no VM of the inventory has.
+/// `None` for an interface without an address, or on a network that its host does not have: no VM
+/// of the inventory has one.
 fn nic_told(nic: &Nic) -> Option<strongroom_vm::Nic> {
-    Some(strongroom_vm::Nic { mac: nic.mac?, network: (&nic.backend).into() })
+    Some(strongroom_vm::Nic { mac: nic.mac?, network: nic.backend.on_host()? })
 }
 
 fn nic_found(nic: &strongroom_vm::Nic) -> Nic {

@@ -16,6 +16,7 @@
 //! | `datastore/<id>`, `datastore-name/<name>` | [`DatastoreRecord`], its id | wishes |
 //! | `host/<id>`, `host-name/<name>` | [`HostRecord`], its id | the start; requests that let machines join |
 //! | `placement-group/<id>`, `placement-group-name/<name>` | [`PlacementGroupRecord`], its id | wishes |
+//! | `network/<id>`, `network-name/<name>` | [`NetworkRecord`], its id | wishes |
 //! | `policy/<id>`, `policy-name/<name>` | [`PolicyRecord`], its id | wishes |
 //! | `task/<id>` | [`TaskRecord`]; ids are UUIDs of version 7, so the order of keys is the order of time | wishes, tasks |
 //! | `event/<number, 20 digits>` | an [`Event`], in the transaction that made it true | everyone |
@@ -43,6 +44,7 @@ mod emergency;
 mod group;
 mod hardware;
 mod identity;
+mod network;
 mod recipient;
 mod schedule;
 mod task;
@@ -57,6 +59,7 @@ pub use emergency::EmergencyRecord;
 pub use group::{GroupMember, GroupRecord, GroupState};
 pub use hardware::{DiskRecord, DiskSealing, Hardware};
 pub use identity::IdentityProviderRecord;
+pub use network::{NetworkRecord, OnBridge};
 pub use schedule::{
     CryptoperiodRecord, Deletion, MadeSnapshot, RenewalStage, RuleRecord, RuleStage, ScheduleRecord,
 };
@@ -306,6 +309,7 @@ record!(GroupRecord, "group/", |group| group.snapshot.to_string());
 record!(VolumeRecord, "volume/", |volume| volume.volume.to_string());
 record!(DatastoreRecord, "datastore/", |datastore| datastore.id.to_string());
 record!(HostRecord, "host/", |host| host.id.to_string());
+record!(NetworkRecord, "network/", |network| network.id.to_string());
 record!(PolicyRecord, "policy/", |policy| policy.id.to_string());
 record!(PlacementGroupRecord, "placement-group/", |group| group.id.to_string());
 record!(TaskRecord, "task/", |task| task.task.id.to_string());
@@ -335,6 +339,7 @@ named!(FolderRecord, "folder-name/");
 named!(VmRecord, "vm-name/");
 named!(DatastoreRecord, "datastore-name/");
 named!(HostRecord, "host-name/");
+named!(NetworkRecord, "network-name/");
 named!(PolicyRecord, "policy-name/");
 named!(PlacementGroupRecord, "placement-group-name/");
 named!(RecipientRecord, "recipient-name/");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
+use strongroom_api::vm::{DesiredPower, Lifecycle, Notes, PowerState, RestartPolicy, Tag};
 use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_host::protocol::{
     self, Dump, ObservedVm, SavedMemory, VmGeneration, VmReason, VmSnapshots, VmSpec, WaitingFor,
@@ -21,6 +21,15 @@ pub struct VmRecord {
     pub id: VmId,
     /// Its name.
     pub name: Name,
+    /// The name of its directory in the datastore, if that is not its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<Name>,
+    /// Notes about it.
+    #[serde(default, skip_serializing_if = "Notes::is_empty")]
+    pub notes: Notes,
+    /// Its tags, one for each key.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub tags: BTreeSet<Tag>,
     /// Its datastore.
     pub datastore: DatastoreId,
     /// Its host.
@@ -106,6 +115,18 @@ impl VmRecord {
         !self.holds_volume && self.template.is_none()
     }
 
+    /// The name of its directory in the datastore.
+    pub fn directory(&self) -> &Name {
+        self.directory.as_ref().unwrap_or(&self.name)
+    }
+
+    /// Gives it another name. Its directory stays.
+    pub fn rename(&mut self, name: &Name) {
+        let directory = self.directory().clone();
+        self.directory = Some(directory).filter(|directory| directory != name);
+        self.name = name.clone();
+    }
+
     /// Its kind: a VM, or a volume.
     pub fn kind(&self) -> ObjectKind {
         if self.holds_volume { ObjectKind::Volume } else { ObjectKind::Vm }
@@ -147,9 +168,13 @@ impl VmRecord {
     pub fn told(&self, datastore: &Path) -> Option<VmSpec> {
         // A name of the API is valid in the protocol: the same characters, the same length.
         let name = self.name.as_str().parse().ok()?;
+        let directory = match &self.directory {
+            Some(directory) => Some(directory.as_str().parse().ok()?),
+            None => None,
+        };
         let spec = self.hardware.told(self.id, name, PathBuf::from(datastore))?;
         let (policy, holds_volume, lineage) = (self.policy, self.holds_volume, self.lineage());
-        Some(VmSpec { policy, holds_volume, lineage, ..spec })
+        Some(VmSpec { directory, policy, holds_volume, lineage, ..spec })
     }
 
     /// Its lineage, for its host, which keeps it with the configuration.

@@ -24,11 +24,12 @@ to the unix socket in the ticket's `socket`, or from another machine to its `add
 which says what follows or why not. A ticket is good once, for 30 seconds. docs/API.md has an example for each use.";
 
 /// Tags, with the subjects of their operations.
-const TAGS: [(&str, &str); 10] = [
+const TAGS: [(&str, &str); 11] = [
     ("vm", "Virtual machines: their lives, disks, dumps and keys."),
     ("volume", "Volumes of virtual machines: where they have content, and what they take."),
     ("datastore", "Directories that VMs' volumes are in."),
     ("host", "Machines that run VMs."),
+    ("network", "Networks that VMs are connected to, and the bridges on which hosts have them."),
     ("policy", "Rules that VMs are made under."),
     ("key-provider", "Servers that keys come from."),
     ("task", "What is being done, and what was."),

@@ -28,7 +28,7 @@ mod tests {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
     use strongroom_api::{
-        ErrorBody, alarm, datastore, event, host, key, placement, policy, task, vm, volume,
+        ErrorBody, alarm, datastore, event, host, key, network, placement, policy, task, vm, volume,
     };
 
     use super::*;
@@ -65,12 +65,16 @@ mod tests {
             host::EvacuateHost,
             vm::MoveToHost,
             vm::AddDisk,
+            vm::AddNic,
             alarm::Alarm,
             host::CreateHostToken,
             policy::ApplyPolicy,
             placement::CreatePlacementGroup,
             placement::SetPlacementGroup,
             placement::PlacementGroup,
+            network::AddNetworkHost,
+            network::CreateNetwork,
+            network::Network,
             policy::CreatePolicy,
             vm::CloneVm,
             vm::CreateSnapshot,

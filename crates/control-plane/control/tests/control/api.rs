@@ -12,12 +12,13 @@ use strongroom_api::limits::{
     ACCESS_LOG_ROOM_MIN_BYTES, CLIENT_SECRET_BYTES_MAX, CODE_DIGITS, CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S,
     CRYPTOPERIOD_UNIT_S, DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, EMERGENCY_REASON_BYTES_MAX,
     EMERGENCY_SECRET_BYTES_MAX, EVENT_NUMBER_MAX, HOST_TOKEN_MAX_S, HOST_TOKEN_MIN_S, MAIL_ADDRESS_BYTES_MAX,
-    PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, PROVIDER_ANSWER_BYTES_MAX, PROVIDER_PAGES_MAX,
-    PROVIDER_SCOPES_MAX, PROVIDER_SESSION_MAX_S, PROVIDER_SESSION_MIN_S, PROVIDER_TEXT_BYTES_MAX,
-    PROVIDER_URL_BYTES_MAX, QUOTA_BYTES_MAX, QUOTA_COUNT_MAX, REFERENCE_CHARACTERS_MAX,
-    SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S,
-    SNAPSHOT_RULES_MAX, SOCKET_ADDRESS_BYTES_MAX, STOP_TIMEOUT_MAX_S, VOLUME_CHANGES_MAX,
-    WEBHOOK_AUTHORITY_BYTES_MAX, WEBHOOK_URL_BYTES_MAX,
+    NOTES_CHARACTERS_MAX, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, PROVIDER_ANSWER_BYTES_MAX,
+    PROVIDER_PAGES_MAX, PROVIDER_SCOPES_MAX, PROVIDER_SESSION_MAX_S, PROVIDER_SESSION_MIN_S,
+    PROVIDER_TEXT_BYTES_MAX, PROVIDER_URL_BYTES_MAX, QUOTA_BYTES_MAX, QUOTA_COUNT_MAX,
+    REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S,
+    SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, SOCKET_ADDRESS_BYTES_MAX, STOP_TIMEOUT_MAX_S,
+    TAG_KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX, VOLUME_CHANGES_MAX, WEBHOOK_AUTHORITY_BYTES_MAX,
+    WEBHOOK_URL_BYTES_MAX,
 };
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
@@ -325,6 +326,12 @@ fn the_documents_bounds_are_the_limits() {
     bound("CreateVm.disks maxItems", text(DISKS_MAX));
     bound("CreateVm.nics maxItems", text(NICS_MAX));
     bound("PatchVm.nics maxItems", text(NICS_MAX));
+    for place in ["CreateVm.tags", "TagChanges.set", "TagChanges.remove"] {
+        bound(&format!("{place} maxItems"), text(TAGS_MAX));
+    }
+    bound("Notes maxLength", text(NOTES_CHARACTERS_MAX));
+    bound("Tag maxLength", text(TAG_KEY_BYTES_MAX + "=".len() + TAG_VALUE_BYTES_MAX));
+    bound("TagKey maxLength", text(TAG_KEY_BYTES_MAX));
     for request in ["AddDisk", "ResizeDisk", "VolumeChange"] {
         let place = format!("{request}.size_bytes");
         bound(&format!("{place} minimum"), MIN_VOLUME_BYTES);
@@ -353,6 +360,14 @@ fn the_documents_bounds_are_the_limits() {
     bound("CreateHostToken.address maxLength", text(SOCKET_ADDRESS_BYTES_MAX));
     bound("CreateHostToken.valid_seconds minimum", u64::from(HOST_TOKEN_MIN_S));
     bound("CreateHostToken.valid_seconds maximum", u64::from(HOST_TOKEN_MAX_S));
+    bound("AddNetworkHost.host maxLength", text(NAME_BYTES_MAX));
+    for place in ["AddNetworkHost", "BridgePort", "NetworkHost"] {
+        bound(&format!("{place}.bridge maxLength"), text(INTERFACE_NAME_BYTES_MAX));
+    }
+    for place in ["CreateNetwork", "BridgePort", "Network", "Page_Network.items"] {
+        bound(&format!("{place}.vlan maximum"), u64::from(VLAN_MAX));
+    }
+    bound("Boot.order maxItems", text(BOOT_DEVICES_MAX));
     bound("CreatePolicy.description maxLength", text(DESCRIPTION_MAX_BYTES));
     bound("QuiesceWithin maximum", u64::from(QUIESCE_WITHIN_MAX_S));
     bound("SetSnapshotSchedule.rules maxItems", text(SNAPSHOT_RULES_MAX));

@@ -133,6 +133,8 @@ fn people_from_outside(log: &mut Recorded, server: &Server) {
 
 fn disks(log: &mut Recorded) {
     log.call("vm_set", &["web1"], &json!({ "vnc": true }));
+    log.call("vm_add_nic", &["web1"], &json!({ "nic": { "backend": { "type": "user" } } }));
+    log.call("vm_remove_nic", &["web1", "nic0"], &json!({}));
     log.call("vm_add_disk", &["web1"], &json!({ "size_bytes": 1 << 20 }));
     log.call("vm_resize_disk", &["web1", "disk1"], &json!({ "size_bytes": 2 << 20 }));
     log.call("vm_limit_disk", &["web1", "disk1"], &json!({ "limits": { "iops": { "per_second": 2000 } } }));
@@ -183,6 +185,10 @@ fn every_operation_that_changes_something_is_on_record() {
     log.call("host_set", &["host2"], &json!({ "maintenance": false }));
     log.call("host_token", &[], &json!({ "name": "host3", "address": "10.0.0.6:5691" }));
     log.call("host_remove", &["host3"], &json!({}));
+    log.call("network_create", &[], &json!({ "name": "lan", "vlan": 20 }));
+    log.call("network_add_host", &["lan"], &json!({ "host": "host2", "bridge": "br0" }));
+    log.call("network_remove_host", &["lan", "host2"], &json!({}));
+    log.call("network_delete", &["lan"], &json!({}));
     let webhook = json!({ "type": "webhook", "url": "https://desk.example.com/" });
     log.call("recipient_create", &[], &json!({ "name": "desk", "to": webhook }));
     log.call("recipient_test", &["desk"], &json!({}));

@@ -397,6 +397,60 @@ fn nobody_gives_or_takes_over_what_it_does_not_have() {
 }
 
 #[test]
+fn a_tenant_connects_its_vms_to_the_networks_that_it_was_given_and_to_no_bridge() {
+    let home = tempfile::tempdir().unwrap();
+    let server = with_two_vms(home.path());
+    let mut admin = server.client();
+    assert_eq!(admin.post("/v1/folders", &json!({ "name": "tenant" })).status, 201);
+    for name in ["lan", "dmz"] {
+        let made = admin.post("/v1/networks", &json!({ "name": name, "vlan": 20 }));
+        admin.done(&made);
+        let on = json!({ "host": "host1", "bridge": "br0" });
+        let put = admin.post(&format!("/v1/networks/{name}/hosts"), &on);
+        admin.done(&put);
+    }
+    for (role, privileges) in [("guest", ["view", "connect"]), ("maker", ["view", "create"])] {
+        let made = admin.post("/v1/roles", &json!({ "name": role, "privileges": privileges }));
+        assert_eq!(made.status, 201, "{}", made.body);
+    }
+    let mut tess = user(&server, "tess", "administrator", &json!({ "type": "folder", "folder": "tenant" }));
+    grant(&mut admin, "tess", "maker", &json!({ "type": "datastore", "datastore": "ds1" }));
+    let given = grant(&mut admin, "tess", "guest", &json!({ "type": "network", "network": "lan" }));
+    let networks = tess.get("/v1/networks").json();
+    assert_eq!((&networks["total"], &networks["items"][0]["name"]), (&json!(1), &json!("lan")));
+    let network = |name: &str| json!({ "type": "network", "network": name });
+    let [bridge, tap] = ["bridge", "tap"].map(|kind| json!({ "type": kind, "device": "br0" }));
+    let wish = |name: &str, backend: &Value| {
+        json!({ "name": name, "folder": "tenant", "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }],
+            "nics": [{ "backend": backend }] })
+    };
+    let made = tess.post("/v1/vms", &wish("web2", &network("lan")));
+    tess.done(&made);
+    let made = tess.post("/v1/vms", &wish("web3", &json!({ "type": "user" })));
+    tess.done(&made);
+    for (backend, status) in [(network("dmz"), 404), (network("absent"), 404), (bridge, 403), (tap, 403)] {
+        let refused = tess.post("/v1/vms", &wish("web4", &backend));
+        assert_eq!(refused.status, status, "{backend}: {}", refused.body);
+        let patch = json!({ "nics": [{ "backend": backend }] }).to_string();
+        let refused = tess.ask("PATCH", "/v1/vms/web3", &[], Some(&patch));
+        assert_eq!(refused.status, status, "{backend}: {}", refused.body);
+    }
+    for (method, path, body) in [
+        ("POST", "/v1/networks", json!({ "name": "mine" })),
+        ("POST", "/v1/networks/lan/hosts", json!({ "host": "host1", "bridge": "br1" })),
+        ("DELETE", "/v1/networks/lan/hosts/host1", json!({})),
+        ("DELETE", "/v1/networks/lan", json!({})),
+    ] {
+        let refused = tess.ask(method, path, &[], Some(&body.to_string()));
+        assert_eq!((refused.status, refused.code().as_str()), (403, "forbidden"), "{path}: {}", refused.body);
+    }
+    // Without the role, what is connected stays, and nothing more is.
+    assert_eq!(admin.ask("DELETE", &format!("/v1/grants/{given}"), &[], None).status, 200);
+    assert_eq!(tess.post("/v1/vms", &wish("web4", &network("lan"))).status, 404);
+    assert_eq!(admin.get("/v1/networks/lan").json()["vms"], 1);
+}
+
+#[test]
 fn what_a_caller_may_not_view_does_not_exist_for_it() {
     let home = tempfile::tempdir().unwrap();
     let server = with_two_vms(home.path());

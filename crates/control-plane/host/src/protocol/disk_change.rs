@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::{IoLimits, VmId, VolumeSize};
-use strongroom_vm::{DiskName, VmName};
+use strongroom_vm::{DiskName, VmName, boot_without_disk};
 
 use super::problem::Problem;
 use super::spec::{Disk, DiskKey, VmSpec};
@@ -125,6 +125,7 @@ impl DiskChange {
             }
             (Self::Remove { disk } | Self::Unbind { disk, .. }, Some(at)) => {
                 changed.disks.remove(at);
+                boot_without_disk(&mut changed.boot_order, disk);
                 if changed.own_key().provider_key() != spec.own_key().provider_key() {
                     let message =
                         format!("what VM {} keeps beside its disks is under the key of {disk}", spec.name);

@@ -84,8 +84,8 @@ pub use strongroom_vm::{
     MemorySize, Network, Nic, QuiesceWithin, VmName,
 };
 pub use term::{
-    FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_MOVES, FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS,
-    TERM_HEADER, Term,
+    FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_DIRECTORIES, FORMAT_WITH_MOVES, FORMAT_WITH_TERMS,
+    FORMAT_WITH_VM_READINGS, FORMATS, TERM_HEADER, Term,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GUEST_PROTOCOL, GuestHello, GuestPort, GuestWelcome, Ticket, TicketId,

@@ -270,6 +270,22 @@ impl OperationKind {
         }
     }
 
+    /// The oldest format of requests that can have this operation's VMs.
+    pub fn least_format(&self) -> u32 {
+        let origin = match self {
+            Self::Create { from: Some(from), .. } => Some(&from.spec),
+            _ => None,
+        };
+        let members = self.members().iter().map(|member| &member.spec);
+        self.spec()
+            .into_iter()
+            .chain(origin)
+            .chain(members)
+            .map(VmSpec::least_format)
+            .max()
+            .unwrap_or_default()
+    }
+
     /// The VM that a clone is made of.
     pub fn origin(&self) -> Option<VmId> {
         let Self::Create { from: Some(from), .. } = self else { return None };

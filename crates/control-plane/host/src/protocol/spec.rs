@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::limits::{DISKS_MAX, NICS_MAX};
 use strongroom_vm::{
-    Board, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, Nic,
-    VmName, check_host_path, check_initrd_beside_tpm, rounded_memory,
+    Board, BootDevice, BootError, Bootable, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind,
+    DiskName, Firmware, MemorySize, Nic, VmName, check_host_path, check_initrd_beside_tpm, rounded_memory,
 };
 use thiserror::Error;
 use uuid::Uuid;
@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::operation::VolumeFacts;
 use super::own_volume::is_reserved;
 use super::problem::Problem;
+use super::term::{FORMAT_WITH_DIRECTORIES, FORMATS};
 
 /// The configuration of a VM. Nothing here is secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,8 +24,12 @@ use super::problem::Problem;
 pub struct VmSpec {
     /// The VM's id, for life.
     pub id: VmId,
-    /// Its name, which is also its directory in the datastore.
+    /// Its name.
     pub name: VmName,
+    /// The name of its directory in the datastore; its own name if absent. A VM that was renamed
+    /// keeps its directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<VmName>,
     /// The datastore's directory: an absolute path that hostd already uses as a datastore.
     pub datastore: PathBuf,
     /// The main board and what is on it.
@@ -39,7 +44,7 @@ pub struct VmSpec {
     /// Its firmware.
     #[serde(default)]
     pub firmware: Firmware,
-    /// Its disks, in the order of booting.
+    /// Its disks.
     #[serde(default)]
     pub disks: Vec<Disk>,
     /// The limits of the requests of all its disks together.
@@ -58,8 +63,12 @@ pub struct VmSpec {
     /// Starts a kernel without firmware's boot loader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<DirectKernel>,
-    /// The image in its CD-ROM drive, which boots before its disks; without an image it has no
-    /// drive. The file is the host's, under the same rules as a kernel.
+    /// The devices that it boots from, in this order, and no others. If it is empty: the CD-ROM
+    /// drive, then all disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub boot_order: Vec<BootDevice>,
+    /// The image in its CD-ROM drive; without an image it has no drive. The file is the host's,
+    /// under the same rules as a kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdrom: Option<PathBuf>,
     /// The id of its policy, which the control plane holds. It is here so that a registration of
@@ -236,7 +245,20 @@ pub struct SpecError {
 impl VmSpec {
     /// The VM's directory.
     pub fn directory(&self) -> PathBuf {
-        self.datastore.join(self.name.as_str())
+        self.datastore.join(self.directory_name().as_str())
+    }
+
+    /// The oldest format of requests that can have it.
+    pub fn least_format(&self) -> u32 {
+        match self.directory.is_some() || !self.boot_order.is_empty() {
+            true => FORMAT_WITH_DIRECTORIES,
+            false => FORMATS.oldest,
+        }
+    }
+
+    /// The name of the VM's directory.
+    pub fn directory_name(&self) -> &VmName {
+        self.directory.as_ref().unwrap_or(&self.name)
     }
 
     /// The directory of a disk's volume.
@@ -423,7 +445,13 @@ impl VmSpec {
             return wrong("nics", format!("a VM has at most {NICS_MAX} network interfaces"));
         }
         in_field("cdrom", self.cdrom.as_deref().map_or(Ok(()), check_host_path))?;
+        let disks = self.disks.iter().map(|disk| (&disk.name, disk.kind)).collect();
+        let bootable = Bootable { disks, nics: self.nics.len() };
+        in_field("boot_order", bootable.check(&self.boot_order))?;
         let Some(kernel) = &self.kernel else { return Ok(()) };
+        if !self.boot_order.is_empty() {
+            return wrong("boot_order", BootError::OrderBesideKernel);
+        }
         in_field("kernel", kernel.check())?;
         in_field("firmware", check_initrd_beside_tpm(kernel, self.tpm, self.firmware))
     }
@@ -533,6 +561,10 @@ mod tests {
             let kernel = "/boot/vmlinuz".into();
             Some(DirectKernel { kernel, initrd: None, arguments: arguments.to_owned() })
         };
+        let order = |device: &str| vec![device.parse::<BootDevice>().unwrap()];
+        assert_eq!(refused(&|spec| spec.boot_order = order("disk7")), "boot_order");
+        let both = |spec: &mut VmSpec| (spec.kernel, spec.boot_order) = (kernel("quiet"), order("disk0"));
+        assert_eq!(refused(&both), "boot_order");
         assert_eq!(refused(&|spec| spec.cdrom = Some("../debian.iso".into())), "cdrom");
         assert_eq!(refused(&|spec| spec.kernel = kernel("quiet\n")), "kernel");
         assert_eq!(refused(&|spec| spec.kernel = kernel(&"x".repeat(4096))), "kernel");

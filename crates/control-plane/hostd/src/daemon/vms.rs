@@ -96,9 +96,10 @@ impl Vms {
 
     fn found(&self, directory: &Path, record: VmRecord) {
         let vm = record.spec.id;
-        if directory.file_name().and_then(|name| name.to_str()) != Some(record.spec.name.as_str()) {
+        let named = record.spec.directory_name();
+        if directory.file_name().and_then(|name| name.to_str()) != Some(named.as_str()) {
             tracing::warn!(
-                "{} is named otherwise than VM {} in it; it is left alone",
+                "{} is not the directory of VM {} in it, which is {named}; it is left alone",
                 directory.display(),
                 record.spec.name
             );

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 
 use super::connection::Connection;
 use super::options::{Arguments, Options};
-use super::{Boot, DiskAttachment, Firmware, MachineSpec, MachineType, NbdExport, Nic, RunDirectory};
+use super::{
+    Boot, BootFrom, DiskAttachment, Firmware, MachineSpec, MachineType, NbdExport, Nic, RunDirectory,
+};
 use crate::version::Version;
 
 /// How long QEMU lets a guest wait for a lost NBD server before requests fail.
@@ -179,15 +181,19 @@ impl Builder<'_> {
                 DiskConnection::Node(node) => self.arguments.json("-blockdev", &node),
             }
             let mut properties = properties;
-            properties["bootindex"] = json!(index + 1);
+            self.boot_from(BootFrom::Disk(index), &mut properties);
             let bus = self.place();
             self.device_of(&id, bus, properties);
         }
         for (index, (nic, connection)) in self.spec.nics.iter().zip(&self.host.connections).enumerate() {
             let id = format!("nic{index}");
             self.arguments.json("-netdev", &netdev(&id, connection));
+            let mut properties = nic_device(nic, &id);
+            if self.boot_from(BootFrom::Nic(index), &mut properties) {
+                properties.as_object_mut().map(|all| all.remove(ROM));
+            }
             let bus = self.place();
-            self.device_of(&id, bus, nic_device(nic, &id));
+            self.device_of(&id, bus, properties);
         }
         if self.spec.rng {
             self.arguments.json("-object", &json!({ "qom-type": "rng-builtin", "id": "rng" }));
@@ -233,11 +239,23 @@ impl Builder<'_> {
             }
         };
         let mut drive = json!({ "drive": "cdrom", "bus": bus });
-        // A kernel that QEMU loads has the first boot index to itself.
-        if self.spec.boot == Boot::Disk {
-            drive["bootindex"] = json!(0);
-        }
+        self.boot_from(BootFrom::Cdrom, &mut drive);
         self.device("ide-cd", "cdrom0", None, drive);
+    }
+
+    /// Gives a device its place in the order of booting. Returns whether it has one.
+    fn boot_from(&self, device: BootFrom, properties: &mut Value) -> bool {
+        let index = match (self.spec.boot_order.as_slice(), device) {
+            // A kernel that QEMU loads has the first boot index to itself.
+            ([], BootFrom::Cdrom) => (self.spec.boot == Boot::Disk).then_some(0),
+            ([], BootFrom::Disk(index)) => Some(index + 1),
+            ([], BootFrom::Nic(_)) => None,
+            (order, device) => order.iter().position(|other| *other == device),
+        };
+        if let Some(index) = index {
+            properties["bootindex"] = json!(index);
+        }
+        index.is_some()
     }
 
     /// Listens on a unix socket, for one client at a time.
@@ -347,10 +365,13 @@ pub(crate) fn netdev(id: &str, connection: &Connection) -> Value {
     }
 }
 
-/// The properties of a network card's device without id and bus.
+/// The property of a network card with its option ROM, which boots from the network: QEMU's own if
+/// it is absent, and none if it is empty.
+const ROM: &str = "romfile";
+
+/// The properties of a network card's device without id and bus. It is not booted from.
 pub(crate) fn nic_device(nic: &Nic, netdev: &str) -> Value {
-    // No option ROM: it would try to boot from the network.
-    json!({ "driver": "virtio-net-pci", "netdev": netdev, "mac": nic.mac, "romfile": "" })
+    json!({ "driver": "virtio-net-pci", "netdev": netdev, "mac": nic.mac, ROM: "" })
 }
 
 #[cfg(test)]

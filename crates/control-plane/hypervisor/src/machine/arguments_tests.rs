@@ -99,6 +99,27 @@ fn a_cdrom_is_the_open_file_read_only_and_booted_from_first() {
 }
 
 #[test]
+fn an_order_is_kept_and_what_is_not_in_it_is_not_booted_from() {
+    let (mut spec, host) = everything(MachineType::Q35);
+    let host = HostFacts { cdrom: Some(4), ..host };
+    spec.boot = Boot::Disk;
+    spec.boot_order = vec![BootFrom::Disk(1), BootFrom::Nic(2), BootFrom::Cdrom];
+    spec.validate().unwrap();
+    let arguments = arguments(&spec, &run(), &host);
+    let devices = arguments.iter().filter_map(|text| serde_json::from_str::<Value>(text).ok());
+    let devices: Vec<Value> = devices.filter(|value| value["driver"].is_string()).collect();
+    let order = |id: &str| devices.iter().find(|device| device["id"] == id).unwrap()["bootindex"].clone();
+    let placed = ["disk1", "nic2", "cdrom0", "disk0", "nic0", "nic1"].map(order);
+    assert_eq!(placed, [json!(0), json!(1), json!(2), Value::Null, Value::Null, Value::Null]);
+    let rom = |id: &str| devices.iter().find(|device| device["id"] == id).unwrap().get("romfile").cloned();
+    assert_eq!((rom("nic2"), rom("nic0")), (None, Some(json!(""))), "only the one that boots has a ROM");
+    for gone in [BootFrom::Disk(2), BootFrom::Nic(3)] {
+        spec.boot_order = vec![gone];
+        assert!(spec.validate().is_err(), "{gone:?}");
+    }
+}
+
+#[test]
 fn a_newer_qemu_looks_for_lost_servers_sooner() {
     let (spec, host) = everything(MachineType::Pc);
     let newer = HostFacts { version: Version { major: 10, minor: 0 }, ..host.clone() };

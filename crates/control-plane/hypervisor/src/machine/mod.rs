@@ -44,15 +44,18 @@ pub struct MachineSpec {
     pub memory: MemorySize,
     /// The firmware.
     pub firmware: Firmware,
-    /// Disks, in the order in which they are booted from.
+    /// Disks.
     pub disks: Vec<DiskAttachment>,
     /// Network cards.
     pub nics: Vec<Nic>,
-    /// The image in its CD-ROM drive, if it has one. It boots before all disks.
+    /// The image in its CD-ROM drive, if it has one.
     #[serde(skip)]
     pub cdrom: Option<CdromImage>,
     /// The source of the operating system.
     pub boot: Boot,
+    /// The devices that the firmware boots from, in this order, and no others. If it is empty: the
+    /// CD-ROM drive, then all disks.
+    pub boot_order: Vec<BootFrom>,
     /// A TPM 2.0, emulated by a running [`Swtpm`](crate::Swtpm).
     pub tpm: Option<TpmSocket>,
     /// Whether it has a source of randomness (virtio-rng).
@@ -140,6 +143,18 @@ pub enum Boot {
     },
 }
 
+/// A device that the firmware boots from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BootFrom {
+    /// The CD-ROM drive.
+    Cdrom,
+    /// The disk with this index.
+    Disk(usize),
+    /// The network card with this index, by PXE.
+    Nic(usize),
+}
+
 /// The image in a CD-ROM drive: a regular file, open for reading.
 #[derive(Clone, Debug)]
 pub struct CdromImage(Arc<OwnedFd>);
@@ -205,6 +220,7 @@ impl MachineSpec {
             nics: Vec::new(),
             cdrom: None,
             boot: Boot::Disk,
+            boot_order: Vec::new(),
             tpm: None,
             rng: true,
             generation_id: Uuid::new_v4(),

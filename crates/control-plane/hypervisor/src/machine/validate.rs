@@ -6,7 +6,7 @@ use strongroom_vm::CpuError;
 use strongroom_vm::limits::{DISKS_MAX, KERNEL_ARGUMENTS_BYTES_MAX, NICS_MAX};
 use thiserror::Error;
 
-use super::{Boot, DiskAttachment, Firmware, MachineSpec};
+use super::{Boot, BootFrom, DiskAttachment, Firmware, MachineSpec};
 
 /// The longest name.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -62,6 +62,9 @@ pub enum SpecError {
     /// room for the log).
     #[error("a machine with a TPM, a kernel that QEMU loads and an initial root file system takes UEFI")]
     TpmBelowInitrd,
+    /// An order of booting with a device that is not there.
+    #[error("it is to boot from a device that it does not have")]
+    BootOrder,
     /// An invalid number of queues.
     #[error("a disk has 1 to {QUEUES_MAX} queues, not {0}")]
     Queues(u16),
@@ -88,6 +91,14 @@ impl MachineSpec {
             if self.tpm.is_some() && initrd.is_some() && self.firmware == Firmware::Bios {
                 return Err(SpecError::TpmBelowInitrd);
             }
+        }
+        let is_there = |from: &BootFrom| match from {
+            BootFrom::Cdrom => true,
+            BootFrom::Disk(index) => *index < self.disks.len(),
+            BootFrom::Nic(index) => *index < self.nics.len(),
+        };
+        if !self.boot_order.iter().all(is_there) {
+            return Err(SpecError::BootOrder);
         }
         self.tpm.as_ref().map_or(Ok(()), |tpm| socket_path(&tpm.0))
     }

@@ -150,6 +150,8 @@ impl Needs {
 fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
     let mut spec = spec.clone();
     spec.datastore = PathBuf::new();
+    // The name that it was made with: a guest does not see that its VM is renamed.
+    spec.name = spec.directory.take().unwrap_or(spec.name);
     for disk in &mut spec.disks {
         (disk.key, disk.least_generation, disk.volume) = (DiskKey::Unencrypted, 0, None);
     }
@@ -277,6 +279,25 @@ fn stream_problem(error: StreamError) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vm_that_was_renamed_has_the_machine_that_it_had() {
+        let text = r#"{"id":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","name":"web1","datastore":"/srv/ds","memory_bytes":268435456}"#;
+        let spec: VmSpec = serde_json::from_str(text).unwrap();
+        let hash = machine_sha256(&spec).unwrap();
+        // As a former version has made it.
+        let former = VmSpec { datastore: PathBuf::new(), ..spec.clone() };
+        assert_eq!(hash, hex::encode(&sha256(&serde_json::to_vec(&former).unwrap())));
+        let renamed = VmSpec {
+            name: "shop1".parse().unwrap(),
+            directory: Some(spec.name.clone()),
+            datastore: "/mnt/ds".into(),
+            ..spec.clone()
+        };
+        assert_eq!(machine_sha256(&renamed).unwrap(), hash);
+        let larger = VmSpec { memory_bytes: (512 << 20).try_into().unwrap(), ..renamed };
+        assert_ne!(machine_sha256(&larger).unwrap(), hash);
+    }
 
     #[test]
     fn a_memory_is_taken_up_by_the_machine_that_it_is_of_alone() {

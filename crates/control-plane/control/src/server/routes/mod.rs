@@ -5,6 +5,8 @@ mod disks;
 mod events;
 mod identity;
 mod inventory;
+mod networks;
+mod nics;
 mod placement_groups;
 mod recipients;
 mod server;
@@ -33,6 +35,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(inventory::datastore_scan))
         .routes(routes!(inventory::host_list, inventory::host_token))
         .routes(routes!(volumes::volume_list))
+        .routes(routes!(networks::network_list, networks::network_create))
         .routes(routes!(inventory::policy_list, inventory::policy_create))
         .routes(routes!(inventory::key_provider_list))
         .routes(routes!(events::task_list))
@@ -73,6 +76,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_reset))
         .routes(routes!(vms::vm_ticket))
         .routes(routes!(disks::vm_add_disk))
+        .routes(routes!(nics::vm_add_nic))
+        .routes(routes!(nics::vm_remove_nic))
         .routes(routes!(disks::vm_remove_disk, disks::vm_resize_disk))
         .routes(routes!(disks::vm_limit_disk))
         .routes(routes!(disks::vm_limit))
@@ -91,6 +96,9 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(inventory::datastore_remove_host))
         .routes(routes!(inventory::host_show, inventory::host_set, inventory::host_remove))
         .routes(routes!(inventory::host_evacuate))
+        .routes(routes!(networks::network_show, networks::network_delete))
+        .routes(routes!(networks::network_add_host))
+        .routes(routes!(networks::network_remove_host))
         .routes(routes!(inventory::policy_show, inventory::policy_set, inventory::policy_delete))
         .routes(routes!(inventory::policy_apply))
         .routes(routes!(

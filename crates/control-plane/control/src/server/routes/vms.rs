@@ -102,8 +102,8 @@ pub async fn vm_register(State(api): State<Api>, wish: Wish<RegisterVm>) -> Acce
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Changes a VM that is off. `If-Match` with its version refuses the change if the VM was changed
-/// meanwhile.
+/// Changes a VM: its name, notes and tags in any state, everything else while it is off. `If-Match`
+/// with its version refuses the change if the VM was changed meanwhile.
 #[utoipa::path(patch, path = "/v1/vms/{vm}", operation_id = "vm_set", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PatchVm>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
