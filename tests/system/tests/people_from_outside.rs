@@ -86,7 +86,7 @@ fn people_of_an_identity_provider_have_the_roles_of_their_groups() {
         assert!(review.contains(part), "{part}: {review}");
     }
 
-    // What the browser brought is of no use to whoever finds it.
+    // What the browser brought is of no use to anyone who finds it.
     let came_back = std::fs::read_to_string(scratch.path("came-back")).unwrap();
     let query = came_back.trim().split_once('?').unwrap().1;
     let value = |name: &str| {

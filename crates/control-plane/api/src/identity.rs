@@ -106,7 +106,8 @@ pub struct BegunSignIn {
     pub authorization_url: String,
     /// The state that the browser carries back with the code.
     pub state: String,
-    /// The secret of whoever began the sign-in, with which it is finished. Browsers do not see it.
+    /// The secret of the client that began the sign-in, with which it is finished. Browsers do not
+    /// see it.
     pub flow: ShownOnce,
     /// When it is too late to finish it, in seconds since 1970.
     pub expires_unix_seconds: u64,

@@ -1,8 +1,8 @@
 //! A certificate of the API that an authority of the site has issued, beside its own one.
 //!
 //! The API's own certificate signs itself, and clients pin it: the commands on its machine,
-//! sessions, and other machines by its fingerprint. It stays, and is shown to whoever asks for no
-//! name, for `localhost` or for an address. Who asks for a name of the installed certificate is
+//! sessions, and other machines by its fingerprint. It stays, and is shown to clients that ask for
+//! no name, for `localhost` or for an address. Who asks for a name of the installed certificate is
 //! shown that one.
 //!
 //! ```text

@@ -1,7 +1,7 @@
 //! Identity providers: which ones a site asks who somebody is.
 //!
-//! A provider does not change, except for its client's secret: whoever could give it another issuer
-//! would have the roles of its groups.
+//! A provider does not change, except for its client's secret: a caller who could give it another
+//! issuer would have the roles of its groups.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Placement groups: VMs that are kept on different hosts, or near each other.
 //!
-//! A request that places a VM is conditional on the records of its groups, and a VM joins only as it
-//! was found. Two requests that place VMs on one host at the same time exclude each other by the
+//! A request that places a VM is conditional on the records of its groups, and a VM joins only as
+//! it was found. Two requests that place VMs on one host at the same time exclude each other by the
 //! host's record (`placement`).
 
 use strongroom_api::placement::{CreatePlacementGroup, GroupedVm, Keep, PlacementGroup, SetPlacementGroup};
