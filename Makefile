@@ -60,7 +60,11 @@ guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_duri
   a_job_that_is_killed_at_random_moves_all_volumes_and_strands_none \
   whoever_is_killed_a_suspended_vm_loses_nothing_unsaid a_disk_is_encrypted_and_decrypted_whoever_is_killed \
   snapshots_of_several_vms_are_of_one_instant_whoever_is_killed three_machines_run_each_vm_once_whatever_is_killed_or_cut_off \
-  an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_keeps
+  an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_keeps \
+  a_vm_on_another_machine_is_reached_as_one_on_this_one \
+  a_vm_boots_from_the_device_that_is_first_in_its_order \
+  a_vm_is_renamed_while_it_runs_and_another_one_gets_its_name \
+  a_vm_moves_between_two_machines_and_is_started_on_one_of_them
 
 test-guests-slice: ## those of test-guests that CI runs as well; some minutes
 	scripts/install-packages test

@@ -25,6 +25,7 @@ fn make_disk(path: &Path) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_vm_on_another_machine_is_reached_as_one_on_this_one() {
     if !rustix::process::geteuid().is_root() {
         println!("network namespaces need root; this test did nothing");

@@ -21,6 +21,7 @@ fn done(machine: &Machine<'_>, task: &Value) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     if !rustix::process::geteuid().is_root() {
         println!("network namespaces need root; this test did nothing");

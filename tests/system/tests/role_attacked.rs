@@ -58,9 +58,10 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
     let mut runs = 0_u64;
     while runs == 0 || Instant::now() < until {
         runs += 1;
-        // The VM is not deleted, which the role may do: then nothing would be left to attack.
+        // What the role may do, and what would end the attack: the VM goes, or the token.
         let driven = Driven::of(&serving, &scratch)
             .without(&["vm_delete", "vm_unregister", "datastore_remove", "datastore_remove_host"])
+            .without(&["token_rotate", "token_revoke", "session_end"])
             // All files are searched.
             .with_disks_of_at_most(DISK_BYTES_MAX)
             .about("vm", &["secret1"])
@@ -80,7 +81,7 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
         let Answers { count, accepted } = Answers::of(&scratch);
         println!("run {runs}: {count} answers, {accepted} of them 2xx; {searched} files were searched");
         let said = String::from_utf8_lossy(&ran.stdout);
-        assert!(count > 100 && accepted > 0, "{count} answers, {accepted} of them 2xx: {said}");
+        assert!(accepted > 20, "{count} answers, {accepted} of them 2xx: {said}");
         tidy(&serving, &scratch);
     }
 

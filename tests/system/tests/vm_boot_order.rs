@@ -14,6 +14,7 @@ const FROM_FIRST: &str = "strongroom-order-2b7a: the first disk was started";
 const FROM_SECOND: &str = "strongroom-order-2b7a: the second disk was started";
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_vm_boots_from_the_device_that_is_first_in_its_order() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

@@ -4,6 +4,7 @@ use rustix::process::{Signal, kill_process};
 use strongroom_system_tests::{Scratch, Serving};
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_vm_is_renamed_while_it_runs_and_another_one_gets_its_name() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

@@ -1,14 +1,13 @@
 //! The description of a VM (OVF envelope), as far as it can be taken over.
 
 use strongroom_types::{SECTOR_BYTES, VolumeSize};
+use strongroom_vm::limits::DISKS_MAX;
 use strongroom_xml::Element;
 
 use crate::OvaError;
 
 /// The longest description, in bytes.
 pub const BYTES_MAX: u64 = 4 << 20;
-/// The most disks: those of a VM.
-const DISKS_MAX: usize = 16;
 
 // Types of hardware (CIM_ResourceAllocationSettingData, DSP0243 table 2).
 const PROCESSOR: u32 = 3;
