@@ -631,3 +631,20 @@ pub const AUTOMATIC: &str = "strongroom";
 
 /// The caller's name for the tasks of schedules.
 pub const SCHEDULER: &str = "strongroom-schedule";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evacuation_that_the_former_release_has_begun_goes_on() {
+        let text = r#"{"work":"evacuate","host":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","shut_down":true,
+            "timeout_s":60,"moving":[{"vm":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0002",
+            "task":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0003"}],"moved":7,
+            "left":[{"vm":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0004","reason":"it runs"}]}"#;
+        let Work::Evacuate(read) = serde_json::from_str(text).unwrap() else { panic!("{text}") };
+        assert_eq!((read.vms.begun.len(), read.vms.done, read.vms.left.len()), (1, 7, 1));
+        let written = serde_json::to_value(Work::Evacuate(read)).unwrap();
+        assert_eq!(written, serde_json::from_str::<serde_json::Value>(text).unwrap());
+    }
+}
