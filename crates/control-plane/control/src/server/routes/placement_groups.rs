@@ -58,7 +58,7 @@ pub async fn placement_group_show(
 
 /// Has VMs join and leave a placement group. They stay on their hosts.
 #[utoipa::path(patch, path = "/v1/placement-groups/{group}", operation_id = "placement_group_set", tag = "host",
-    params(("group" = String, Path, description = "Name or id.")), request_body = SetPlacementGroup,
+    params(("group" = String, Path, description = "Name or id.")), request_body = Option<SetPlacementGroup>,
     responses((status = 200, body = PlacementGroup), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn placement_group_set(
     State(api): State<Api>,
