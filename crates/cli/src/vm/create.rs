@@ -16,8 +16,8 @@ use strongroom_types::{VolumeSize, display_bytes};
 use super::disk::{ImageArguments, ImagePlace, Upload, bring};
 use super::hardware::{self, Line};
 use super::options::{
-    BootArguments, MachineArgument, NetworkArguments, RestartArgument, cpus, frontend, parse_cdrom,
-    parse_disk, parse_memory,
+    BootArguments, MachineArgument, NetworkArguments, PlaceArguments, RestartArgument, cpus, frontend,
+    parse_cdrom, parse_disk, parse_memory,
 };
 use super::seed::{SEED_DISK, SeedArguments};
 use crate::api::{ApiArguments, WaitArguments, follow_with_images, parse_reference, segment};
@@ -80,21 +80,8 @@ pub struct CreateArguments {
     #[command(flatten)]
     format: ImageArguments,
 
-    /// Datastore [default: the only one]
-    #[arg(long, value_name = "NAME")]
-    datastore: Option<String>,
-
-    /// Host of the VM [default: the one that fits best of those that reach the datastore]
-    #[arg(long, value_name = "NAME")]
-    host: Option<String>,
-
-    /// Folder of the VM; roles that count in it count for the VM
-    #[arg(long, value_name = "FOLDER", value_parser = parse_reference)]
-    folder: Option<Reference>,
-
-    /// Policy of the VM
-    #[arg(long, value_name = "NAME")]
-    policy: Option<String>,
+    #[command(flatten)]
+    place: PlaceArguments,
 
     /// Placement group of the VM
     #[arg(long, value_name = "GROUP", value_parser = parse_reference)]
@@ -245,10 +232,10 @@ impl CreateArguments {
         });
         Ok(CreateVm {
             name: self.name.clone(),
-            datastore: self.datastore.clone(),
-            host: self.host.clone(),
-            folder: self.folder.clone(),
-            policy: self.policy.clone(),
+            datastore: self.place.datastore.clone(),
+            host: self.place.host.clone(),
+            folder: self.place.folder.clone(),
+            policy: self.place.policy.clone(),
             placement_group: self.placement_group.clone(),
             board: Board { machine: self.machine.into(), ..Board::default() },
             firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },

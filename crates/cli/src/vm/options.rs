@@ -4,15 +4,36 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use strongroom_api::Name;
 use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend, RestartPolicy};
+use strongroom_api::{Name, Reference};
 use strongroom_files::FileError;
 use strongroom_types::VolumeSize;
 use strongroom_vm::{
     BootDevice, BootError, Cpus, DiskFrontend, InterfaceName, MachineType, MemorySize, NetworkError, VlanId,
 };
 
+use crate::api::parse_reference;
 use crate::error::CliError;
+
+/// Where a new VM is, and what it keeps to.
+#[derive(Debug, Args)]
+pub struct PlaceArguments {
+    /// Datastore [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    pub datastore: Option<String>,
+
+    /// Host of the VM [default: the one that fits best of those that reach the datastore]
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+
+    /// Folder of the VM; roles that count in it count for the VM
+    #[arg(long, value_name = "FOLDER", value_parser = parse_reference)]
+    pub folder: Option<Reference>,
+
+    /// Policy of the VM
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+}
 
 /// The virtual main board.
 #[derive(Clone, Copy, Debug, ValueEnum)]

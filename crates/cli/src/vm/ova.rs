@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_api::Name;
 use strongroom_api::vm::{
     AddDisk, Board, CreateVm, Disk, DiskFrontend, DiskKind, EncryptionWish, Firmware, MemorySize, VmView,
 };
-use strongroom_api::{Name, Reference};
 use strongroom_files::FileError;
 use strongroom_images::qemu_img::{self, Written};
 use strongroom_images::{Format, FormatChoice};
@@ -24,8 +24,8 @@ use strongroom_types::display_bytes;
 
 use super::disk::{Checksum, Upload, bring, disk_name};
 use super::export::Export;
-use super::options::{NetworkArguments, cpus};
-use crate::api::{Api, ApiArguments, follow_with_images, parse_reference, segment};
+use super::options::{NetworkArguments, PlaceArguments, cpus};
+use crate::api::{Api, ApiArguments, follow_with_images, segment};
 use crate::error::CliError;
 use crate::new_file::{NewFile, unnamed_beside};
 use crate::output::Output;
@@ -51,21 +51,8 @@ pub struct ImportOvaArguments {
     #[arg(long)]
     name: Option<Name>,
 
-    /// Datastore [default: the only one]
-    #[arg(long, value_name = "NAME")]
-    datastore: Option<String>,
-
-    /// Host of the VM [default: the one that fits best of those that reach the datastore]
-    #[arg(long, value_name = "NAME")]
-    host: Option<String>,
-
-    /// Folder of the VM; roles that count in it count for the VM
-    #[arg(long, value_name = "FOLDER", value_parser = parse_reference)]
-    folder: Option<Reference>,
-
-    /// Policy of the VM
-    #[arg(long, value_name = "NAME")]
-    policy: Option<String>,
+    #[command(flatten)]
+    place: PlaceArguments,
 
     #[command(flatten)]
     network: NetworkArguments,
@@ -192,11 +179,11 @@ impl ImportOvaArguments {
             name: name.clone(),
             notes: Default::default(),
             tags: Default::default(),
-            datastore: self.datastore.clone(),
-            host: self.host.clone(),
-            folder: self.folder.clone(),
+            datastore: self.place.datastore.clone(),
+            host: self.place.host.clone(),
+            folder: self.place.folder.clone(),
             placement_group: None,
-            policy: self.policy.clone(),
+            policy: self.place.policy.clone(),
             board: Board::default(),
             firmware: if vm.is_uefi { Firmware::Uefi } else { Firmware::Bios },
             cpus: cpus(vm.cpus)?,

@@ -13,7 +13,7 @@ use super::Control;
 use super::joining::host_object;
 use super::moves::IfOn;
 use super::placement::Among;
-use super::sweep::{Begun, Sweeps};
+use super::sweep::{Begun, Sweeps, not_twice};
 use super::wishes::{Caller, stop_timeout};
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
@@ -29,13 +29,11 @@ impl Control {
         self.wish(caller, |index, id| {
             let host = by_name_or_id(&index.hosts, named)
                 .ok_or_else(|| problems::not_found(ObjectKind::Host, named))?;
-            let is_same =
-                |task: &&Row<TaskRecord>| matches!(&task.work, Work::Evacuate(now) if now.host == host.id);
-            if let Some(other) = index.open_tasks().find(is_same) {
-                let message = format!("host {} is being evacuated", host.name);
-                return Err(Problem::new(ErrorCode::Busy, message)
-                    .next(format!("wait for it (`strongroom task show {}`), or cancel it", other.task.id)));
-            }
+            not_twice(
+                index,
+                |work| matches!(work, Work::Evacuate(now) if now.host == host.id),
+                format!("host {} is being evacuated", host.name),
+            )?;
             let task = self.task(id, TaskKind::HostEvacuate, host_object(host), caller);
             let evacuation =
                 Evacuation { host: host.id, shut_down: how.shut_down, timeout_s, vms: Sweep::default() };

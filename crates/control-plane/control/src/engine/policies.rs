@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::Control;
 use super::compliance::{Mend, found, narrowed, schedule_of, with_demanded};
 use super::snapshot_schedule::check_snapshot_rules;
-use super::sweep::{Begun, Sweeps};
+use super::sweep::{Begun, Sweeps, not_twice};
 use super::views::policy_view;
 use super::wishes::Caller;
 use crate::inventory::{Index, Row, by_name_or_id};
@@ -78,14 +78,11 @@ impl Control {
         self.wish(caller, |index, id| {
             let policy = by_name_or_id(&index.policies, named)
                 .ok_or_else(|| problems::not_found(ObjectKind::Policy, named))?;
-            let is_same = |task: &&Row<TaskRecord>| {
-                matches!(&task.work, Work::ApplyPolicy(now) if now.policy == policy.id)
-            };
-            if let Some(other) = index.open_tasks().find(is_same) {
-                let message = format!("policy {} is being applied", policy.name);
-                return Err(Problem::new(ErrorCode::Busy, message)
-                    .next(format!("wait for it (`strongroom task show {}`), or cancel it", other.task.id)));
-            }
+            not_twice(
+                index,
+                |work| matches!(work, Work::ApplyPolicy(now) if now.policy == policy.id),
+                format!("policy {} is being applied", policy.name),
+            )?;
             let task = self.task(id, TaskKind::PolicyApply, policy_object(policy), caller);
             let application = Application { policy: policy.id, vms: Sweep::default() };
             Ok((TaskRecord { work: Work::ApplyPolicy(application), ..task }, self.draft().unchanged(policy)))

@@ -4,9 +4,8 @@
 //! that are open. What is done is seen in the inventory, so it is only counted. A VM whose task has
 //! failed stays as it is, and the whole fails in the end with the reason of each.
 
-use strongroom_api::Problem;
 use strongroom_api::task::{Progress, ProgressUnit, TaskState};
-use strongroom_types::VmId;
+use strongroom_api::{ErrorCode, Problem};
 use uuid::Uuid;
 
 use super::advance::{End, Next};
@@ -90,9 +89,9 @@ impl Control {
     /// Takes over what has ended, and says what comes next.
     fn next_of<S: Sweeps>(&self, task: &Row<TaskRecord>, now: &mut S, is_refused: bool) -> Stage {
         let index = self.inventory.read();
-        take_over_ended(&index, now);
-        let Sweep { begun, done, left } = now.vms();
         let todo = now.todo(&index);
+        take_over_ended(&index, now.vms_mut(), &todo);
+        let Sweep { begun, done, left } = now.vms();
         let is_tried = |vm: &VmRecord| {
             begun.iter().any(|begun| begun.vm == vm.id) || left.iter().any(|left| left.vm == vm.id)
         };
@@ -136,6 +135,13 @@ impl Control {
     }
 }
 
+/// Refuses a second sweep of what `is_same` finds; `now` says in a sentence what is being done.
+pub(super) fn not_twice(index: &Index, is_same: impl Fn(&Work) -> bool, now: String) -> Result<(), Problem> {
+    let Some(other) = index.open_tasks().find(|task| is_same(&task.work)) else { return Ok(()) };
+    Err(Problem::new(ErrorCode::Busy, now)
+        .next(format!("wait for it (`strongroom task show {}`), or cancel it", other.task.id)))
+}
+
 /// The reasons of VMs that stay as they are.
 fn reasons(index: &Index, left: &[LeftVm]) -> String {
     let told = left.iter().take(REASONS_TOLD).map(|left| {
@@ -150,15 +156,13 @@ fn reasons(index: &Index, left: &[LeftVm]) -> String {
 }
 
 /// Takes over what the tasks that have ended came to.
-fn take_over_ended(index: &Index, now: &mut impl Sweeps) {
-    let todo: Vec<VmId> = now.todo(index).into_iter().map(|vm| vm.id).collect();
-    let vms = now.vms_mut();
+fn take_over_ended(index: &Index, vms: &mut Sweep, todo: &[&Row<VmRecord>]) {
     for BegunVm { vm, task } in std::mem::take(&mut vms.begun) {
         let ended = index.task(task);
         match ended.filter(|task| !task.task.state.is_over()) {
             Some(_) => vms.begun.push(BegunVm { vm, task }),
             // What its task was for is done, even if that has failed after it.
-            None if !todo.contains(&vm) => vms.done += 1,
+            None if todo.iter().all(|todo| todo.id != vm) => vms.done += 1,
             None if ended.is_some_and(|task| task.task.state == TaskState::Done) => vms.done += 1,
             None => {
                 let error = ended.and_then(|task| task.task.error.as_ref());
