@@ -10,7 +10,6 @@ use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::access::{ClientCertificate, CreateToken, Done, NewToken, Token};
-use strongroom_api::limits::CLIENT_CERTIFICATE_BYTES_MAX;
 use strongroom_api::vm::PowerOptions;
 use strongroom_files::FileError;
 use strongroom_types::unix_milliseconds_now;
@@ -22,6 +21,9 @@ use crate::api::{ApiArguments, segment, show, table};
 use crate::duration::parse_seconds;
 use crate::error::CliError;
 use crate::output::{Output, utc};
+
+/// The longest file with a certificate that is read, in bytes: others may lie with it.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The commands for tokens.
 #[derive(Debug, Subcommand)]
@@ -173,8 +175,7 @@ fn made(output: &Output, token: NewToken) -> Result<(), CliError> {
 /// Reads a certificate. A key that lies in the same file stays here.
 fn read_certificate(path: &Path) -> Result<ClientCertificate, CliError> {
     let failed = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
-    let content =
-        strongroom_files::read(path, CLIENT_CERTIFICATE_BYTES_MAX).map(Zeroizing::new).map_err(failed)?;
+    let content = strongroom_files::read(path, FILE_BYTES_MAX).map(Zeroizing::new).map_err(failed)?;
     let first = CertificateDer::pem_slice_iter(&content).next().and_then(Result::ok);
     let first =
         first.ok_or_else(|| CliError::Usage(format!("{} has no certificate as PEM", path.display())))?;
