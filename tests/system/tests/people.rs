@@ -369,7 +369,7 @@ fn no_password_and_no_token_is_seen_by_others() {
 /// The lines of `ROLES.md`, with a key that openssl has made, and curl beside our own client.
 #[test]
 fn a_program_shows_its_key_in_the_place_of_a_token() {
-    let scratch = Scratch::new("program-key");
+    let scratch = Scratch::new();
     let serving = Serving::start(&scratch);
     serving.runs("datastore add ds ds");
     let made = serving.strongroom.run_shell(
