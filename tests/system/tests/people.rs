@@ -365,3 +365,34 @@ fn no_password_and_no_token_is_seen_by_others() {
     // The search finds what is there.
     assert!(!needles.found_in(&fs::read(&token).unwrap()).is_empty());
 }
+
+/// The lines of `ROLES.md`, with a key that openssl has made, and curl beside our own client.
+#[test]
+fn a_program_shows_its_key_in_the_place_of_a_token() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    serving.runs("datastore add ds ds");
+    let made = serving.strongroom.run_shell(
+        "umask 077; openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=backup -days 365 \
+         -keyout backup.key -out backup.crt && cat backup.crt backup.key >backup.pem && \
+         openssl pkey -in backup.key -pubout -outform der | sha256sum",
+    );
+    assert!(made.status.success(), "{made:?}");
+    let hash = made.stdout.split_whitespace().next().unwrap();
+    let told = serving.runs("access token create backup --role operator --certificate backup.pem");
+    assert_eq!(told.trim(), format!("the token is the key with SHA-256 {hash}"));
+    serving.runs("vm list --api-token-file backup.pem");
+    let curl = |options: &str| {
+        let url = serving.api_url();
+        let asked = format!("curl -s --cacert home/control/api.crt {options} {url}/v1/me");
+        serving.strongroom.run_shell(&asked).stdout
+    };
+    let me = curl("--cert backup.crt --key backup.key");
+    assert!(me.contains("\"name\":\"backup\""), "{me}");
+    assert!(curl("").contains("unauthorized"));
+    let alone = serving.is_refused("vm list --api-token-file backup.key");
+    assert!(alone.contains("there is no certificate in it"), "{alone}");
+    serving.runs("access token revoke backup");
+    let over = serving.is_refused("vm list --api-token-file backup.pem");
+    assert!(over.contains("knows no token of the key"), "{over}");
+}

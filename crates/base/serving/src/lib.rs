@@ -36,7 +36,9 @@ pub use self::handshake::{HandshakeError, shake_hands, shake_hands_choosing, sha
 #[cfg(feature = "http")]
 pub use self::http::{BodyError, HttpLimits, read_body, serve_http};
 #[cfg(feature = "https-client")]
-pub use self::outbound::{NoCertificates, client_of, machine_roots, roots_of};
+pub use self::outbound::{
+    NoCertificates, client_certificate_of, client_of, client_with_key, machine_roots, roots_of,
+};
 pub use self::places::{Full, Limits, Place, Places, network_of};
 #[cfg(feature = "tls")]
 pub use self::relay::relay;

@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use ureq::Agent;
 use ureq::config::ConfigBuilder;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use ureq::typestate::AgentScope;
 
 /// There is no certificate where one should be.
@@ -16,6 +16,9 @@ pub enum NoCertificates {
     /// The text is no PEM of certificates.
     #[error("it is no PEM of certificates")]
     NoPem,
+    /// There is no key with them.
+    #[error("there is no key in it")]
+    NoKey,
     /// It has none.
     #[error("there is no certificate in it")]
     None,
@@ -56,8 +59,34 @@ pub fn machine_roots() -> Result<RootCerts, NoCertificates> {
 /// The configuration of a client with these roots: HTTPS only, no redirects, which could take a
 /// token elsewhere, and no proxy. The caller sets deadlines.
 pub fn client_of(roots: RootCerts) -> ConfigBuilder<AgentScope> {
+    client_with(roots, None)
+}
+
+/// As [`client_of`], of a client that shows this certificate to a server that asks for one.
+pub fn client_with_key(roots: RootCerts, certificate: ClientCert) -> ConfigBuilder<AgentScope> {
+    client_with(roots, Some(certificate))
+}
+
+/// The first certificate in a PEM, with those after it, and its key.
+///
+/// # Errors
+/// [`NoCertificates`] if there is no certificate, or no key.
+pub fn client_certificate_of(pem: &[u8]) -> Result<ClientCert, NoCertificates> {
+    let chain: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(pem)
+        .map(|der| der.map(|der| Certificate::from_der(&der).to_owned()))
+        .collect::<Result<_, _>>()
+        .map_err(|_| NoCertificates::NoPem)?;
+    if chain.is_empty() {
+        return Err(NoCertificates::None);
+    }
+    let key = PrivateKey::from_pem(pem).map_err(|_| NoCertificates::NoKey)?;
+    Ok(ClientCert::new_with_certs(&chain, key))
+}
+
+fn client_with(roots: RootCerts, certificate: Option<ClientCert>) -> ConfigBuilder<AgentScope> {
     let tls = TlsConfig::builder()
         .root_certs(roots)
+        .client_cert(certificate)
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
         .build();
     Agent::config_builder()

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strongroom_api::{ErrorBody, ErrorCode};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_serving::{client_of, roots_of};
+use strongroom_serving::{client_certificate_of, client_of, client_with_key, roots_of};
 use ureq::Agent;
 use ureq::http::{HeaderValue, Request, Response, request};
 use zeroize::Zeroizing;
@@ -57,6 +57,13 @@ pub enum Bearer {
         /// The file that it was read from, for messages.
         file: PathBuf,
     },
+    /// A key, which takes the place of a token and is shown in TLS.
+    Key {
+        /// The certificate and the key, as PEM.
+        pem: Zeroizing<Vec<u8>>,
+        /// The file that they were read from.
+        file: PathBuf,
+    },
     /// The token of a person's session.
     Session {
         /// The token.
@@ -81,7 +88,14 @@ impl Http {
             ))
         };
         let roots = roots_of(trusted.pem).map_err(|_| unusable())?;
-        let agent = client_of(roots)
+        let config = match &bearer {
+            Bearer::Key { pem, file } => {
+                let unusable = |error| CliError::Usage(format!("{}: {error}", file.display()));
+                client_with_key(roots, client_certificate_of(pem).map_err(unusable)?)
+            }
+            Bearer::None | Bearer::Token { .. } | Bearer::Session { .. } => client_of(roots),
+        };
+        let agent = config
             .timeout_connect(Some(CONNECTS_WITHIN))
             .timeout_recv_response(Some(ANSWERS_WITHIN))
             .build()
@@ -171,7 +185,7 @@ impl Http {
 
     fn authorized(&self, request: request::Builder) -> Result<request::Builder, CliError> {
         let token = match &self.bearer {
-            Bearer::None => return Ok(request),
+            Bearer::None | Bearer::Key { .. } => return Ok(request),
             Bearer::Token { token, .. } | Bearer::Session { token, .. } => token,
         };
         let value = Zeroizing::new([b"Bearer ", token.expose()].concat());
@@ -249,6 +263,14 @@ impl Http {
                     self.options.suggest(
                         "; give the file of one that it knows, such as control/token of its home, with --api-token-file FILE"
                     )
+                ),
+            },
+            Bearer::Key { file, .. } => CliError::Api {
+                code: "unauthorized".to_owned(),
+                message: format!(
+                    "the control plane at {} knows no token of the key in {}; `strongroom access token create NAME --certificate FILE` makes one",
+                    self.url,
+                    file.display()
                 ),
             },
             Bearer::Session { user, .. } => CliError::Api {

@@ -51,6 +51,9 @@ const ADDRESS_FORMAT: u32 = 1;
 /// The longest file of these that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
+/// How a file with a certificate and its key begins.
+const PEM_BEGINS: &[u8] = b"-----BEGIN ";
+
 /// The environment variable with the control plane's URL.
 const URL_VARIABLE: &str = "STRONGROOM_API";
 
@@ -79,8 +82,8 @@ pub struct ApiArguments {
     #[command(flatten)]
     plane: ControlPlaneArguments,
 
-    /// File with the access token, or with a session of `strongroom login` [default: the session,
-    /// or the first token of the local control plane]
+    /// File with the access token, with a certificate and its key as PEM, or with a session of
+    /// `strongroom login` [default: the session, or the first token of the local control plane]
     #[arg(long, value_name = "FILE")]
     api_token_file: Option<PathBuf>,
 
@@ -203,7 +206,11 @@ impl ApiArguments {
                         )
                     )));
                 }
-                let token = read_token(&file, self.options)?;
+                let content = read(&file)?;
+                if content.trim_ascii().starts_with(PEM_BEGINS) {
+                    return Ok(Bearer::Key { pem: content, file });
+                }
+                let token = token_of(&content, &file, self.options)?;
                 Ok(Bearer::Token { token, file })
             }),
         }
@@ -234,8 +241,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
     strongroom_files::read(path, FILE_BYTES_MAX).map(Zeroizing::new).map_err(failed)
 }
 
-fn read_token(path: &Path, options: Options) -> Result<SecretBytes, CliError> {
-    let content = read(path)?;
+fn token_of(content: &[u8], path: &Path, options: Options) -> Result<SecretBytes, CliError> {
     let mut token = Zeroizing::new(content.trim_ascii().to_vec());
     if token.is_empty() {
         return Err(CliError::Usage(format!(

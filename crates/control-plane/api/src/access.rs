@@ -7,8 +7,10 @@ use strongroom_types::display_bytes;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
+use crate::checked_text::checked_text;
 use crate::emergency::EmergencyCredential;
 use crate::identity::{ActorName, IdentityProvider, ProviderGroup, ProviderText};
+use crate::limits::CLIENT_CERTIFICATE_BYTES_MAX;
 use crate::name::Name;
 use crate::object::{ObjectRef, Reference};
 use crate::privilege::{Privilege, PrivilegeSet};
@@ -357,6 +359,30 @@ pub struct CreateToken {
     pub scope: Scope,
     /// When it ends, in seconds since 1970: at most 366 days from now.
     pub expires_unix_seconds: u64,
+    /// The certificate of a key that takes the place of the bearer token, as PEM: a client that
+    /// proves in TLS to have the key has the token. Another certificate of the same key serves too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<ClientCertificate>,
+}
+
+checked_text!(
+    /// A certificate of a client's key, as PEM.
+    ClientCertificate,
+    check_certificate,
+    schema(value_type = String, min_length = 1, max_length = 16384)
+);
+
+impl fmt::Debug for ClientCertificate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "ClientCertificate({} bytes)", self.0.len())
+    }
+}
+
+fn check_certificate(text: &str) -> Result<(), String> {
+    if text.is_empty() || text.len() > CLIENT_CERTIFICATE_BYTES_MAX {
+        return Err(format!("a client's certificate has 1 to {CLIENT_CERTIFICATE_BYTES_MAX} bytes"));
+    }
+    Ok(())
 }
 
 /// A new token. Only this answer has it.
@@ -364,8 +390,9 @@ pub struct CreateToken {
 pub struct NewToken {
     /// What is known of it.
     pub info: Token,
-    /// The bearer token.
-    pub token: ShownOnce,
+    /// The bearer token; absent if a key takes its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<ShownOnce>,
 }
 
 /// A token for programs.
@@ -386,6 +413,10 @@ pub struct Token {
     pub created_unix_seconds: u64,
     /// When it ends, in seconds since 1970.
     pub expires_unix_seconds: u64,
+    /// SHA-256 of the public key (SubjectPublicKeyInfo) that takes the place of the bearer token,
+    /// in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_sha256: Option<String>,
 }
 
 /// The caller.

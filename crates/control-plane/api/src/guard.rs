@@ -598,7 +598,7 @@ whole! {
     FinishSignIn { flow, state, code, iss }
     CreateEmergency { name }
     EmergencySignIn { secret, reason }
-    CreateToken { name, role, scope, expires_unix_seconds }
+    CreateToken { name, role, scope, expires_unix_seconds, certificate }
     Explain { user, operation, vm }
     VerifyAccessLog { heads }
     SetAccessLogRetention { keep_s, room_bytes }

@@ -164,6 +164,8 @@ pub const PROVIDER_TEXT_BYTES_MAX: usize = 256;
 /// there.
 pub const ACTOR_NAME_BYTES_MAX: usize = 63 + 1 + PROVIDER_TEXT_BYTES_MAX;
 
+/// The longest certificate of a client's key, in bytes of PEM.
+pub const CLIENT_CERTIFICATE_BYTES_MAX: usize = 16 * 1024;
 /// Longest client secret at an identity provider, in bytes.
 pub const CLIENT_SECRET_BYTES_MAX: usize = 1024;
 

@@ -16,6 +16,7 @@
 
 pub mod bearer;
 pub mod certificate;
+pub mod client_key;
 pub mod courier;
 pub mod engine;
 pub mod host;

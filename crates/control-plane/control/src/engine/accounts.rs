@@ -612,7 +612,7 @@ fn outside_grants(index: &Index, principal: Principal) -> impl Iterator<Item = &
 /// The tokens with a role: their records, names and roles.
 pub(super) fn tokens(index: &Index) -> impl Iterator<Item = (&Row<CredentialRecord>, &Name, &RoleAt)> {
     index.credentials.iter().filter_map(|one| match &one.use_ {
-        CredentialUse::Token { name, role } => Some((one, name, role)),
+        CredentialUse::Token { name, role, .. } => Some((one, name, role)),
         CredentialUse::Session => None,
     })
 }

@@ -1,6 +1,8 @@
 //! Tokens for programs, and sessions.
 
-use strongroom_api::access::{AccessKind, CreateToken, NewSession, NewToken, Session, SignIn, Token};
+use strongroom_api::access::{
+    AccessKind, CreateToken, NewSession, NewToken, Session, ShownOnce, SignIn, Token,
+};
 use strongroom_api::{ErrorCode, Privilege, Problem};
 use strongroom_types::hex;
 use uuid::Uuid;
@@ -15,6 +17,7 @@ use super::outside::outside_session_view;
 use super::wishes::Caller;
 use super::{Control, Stop};
 use crate::bearer;
+use crate::client_key::{self, ClientKey};
 use crate::inventory::{Index, Row};
 use crate::passwords::{PasswordHash, Verdict, step_of_code};
 use crate::problems;
@@ -39,10 +42,20 @@ impl Control {
     /// # Errors
     /// [`Problem`], as for all methods here.
     pub fn create_token(&self, caller: &Caller, wish: &CreateToken) -> Result<NewToken, Problem> {
-        let token = bearer::fresh().map_err(no_random)?;
+        let secret = match &wish.certificate {
+            Some(certificate) => Secret::Key(client_key::of_pem(certificate.as_str(), &wish.name)?),
+            None => Secret::Bearer(bearer::fresh().map_err(no_random)?),
+        };
         let id = Uuid::new_v4();
-        let message =
-            format!("token {} was made, with role {} {}", wish.name, wish.role, scope_text(&wish.scope));
+        let by_key = secret
+            .key()
+            .map_or_else(String::new, |key| format!(", by the key with SHA-256 {}", key.sha256()));
+        let message = format!(
+            "token {} was made, with role {} {}{by_key}",
+            wish.name,
+            wish.role,
+            scope_text(&wish.scope)
+        );
         let info = self.change(caller, message, |index, rights| {
             not_in_emergency(index, caller)?;
             let now = self.now_unix_ms() / 1000;
@@ -65,13 +78,18 @@ impl Control {
                     owner(index, caller)
                 }
             };
+            if index.credentials.get(&secret.credential()).is_some() {
+                let message = format!("token {}: its key is that of another token", wish.name);
+                return Err(Problem::new(ErrorCode::Conflict, message).next("make another key for it"));
+            }
             let record = CredentialRecord {
-                sha256: bearer::sha256(&token),
+                sha256: secret.credential(),
                 id,
                 user,
                 use_: CredentialUse::Token {
                     name: wish.name.clone(),
                     role: RoleAt { role: wish.role.clone(), place },
+                    key_sha256: secret.key().map(|key| key.sha256().to_owned()),
                 },
                 created_unix_seconds: now,
                 expires_unix_seconds: wish.expires_unix_seconds,
@@ -80,7 +98,7 @@ impl Control {
                 view(index, &record).ok_or_else(|| no_such(AccessObject::Token, wish.name.as_str()))?;
             Ok((info, with_role(index, self.draft().create(&record), &wish.role)))
         })?;
-        Ok(NewToken { info, token: token.into() })
+        Ok(NewToken { info, token: secret.bearer() })
     }
 
     /// Replaces a token by another one with the same role and end. The old one ends at once.
@@ -89,7 +107,11 @@ impl Control {
         let info = self.change(caller, format!("token {named} was rotated"), |index, rights| {
             not_in_emergency(index, caller)?;
             let known = own_token(index, caller, named)?;
-            if let CredentialUse::Token { role, .. } = &known.use_ {
+            if let CredentialUse::Token { role, key_sha256, .. } = &known.use_ {
+                if key_sha256.is_some() {
+                    let message = format!("token {named} is a key, which only its owner can replace");
+                    return Err(problems::invalid(message).next("make another one, and revoke this one"));
+                }
                 let privileges = super::access::privileges_of(index, &role.role).unwrap_or_default();
                 covers(index, rights, role.place, &privileges)?;
             }
@@ -101,7 +123,16 @@ impl Control {
             let info = view(index, &record).ok_or_else(|| no_such(AccessObject::Token, named))?;
             Ok((info, self.draft().remove(known).create(&record)))
         })?;
-        Ok(NewToken { info, token: token.into() })
+        Ok(NewToken { info, token: Some(token.into()) })
+    }
+
+    /// Whether a token is a key.
+    pub fn knows_client_keys(&self) -> bool {
+        let index = self.inventory.read();
+        index
+            .credentials
+            .iter()
+            .any(|one| matches!(&one.use_, CredentialUse::Token { key_sha256: Some(_), .. }))
     }
 
     /// Ends a token.
@@ -225,6 +256,36 @@ impl Control {
     }
 }
 
+/// What the holder of a new token shows.
+enum Secret {
+    Bearer(String),
+    Key(ClientKey),
+}
+
+impl Secret {
+    /// The form in which it is stored.
+    fn credential(&self) -> String {
+        match self {
+            Self::Bearer(token) => bearer::sha256(token),
+            Self::Key(key) => key.credential(),
+        }
+    }
+
+    fn key(&self) -> Option<&ClientKey> {
+        match self {
+            Self::Bearer(_) => None,
+            Self::Key(key) => Some(key),
+        }
+    }
+
+    fn bearer(self) -> Option<ShownOnce> {
+        match self {
+            Self::Bearer(token) => Some(token.into()),
+            Self::Key(_) => None,
+        }
+    }
+}
+
 /// The user that a caller acts for.
 fn owner(index: &Index, caller: &Caller) -> Option<Uuid> {
     match caller.principal {
@@ -281,7 +342,7 @@ pub(super) fn views(index: &Index, which: impl Fn(&CredentialRecord) -> bool) ->
 }
 
 fn view(index: &Index, token: &CredentialRecord) -> Option<Token> {
-    let CredentialUse::Token { name, role } = &token.use_ else { return None };
+    let CredentialUse::Token { name, role, key_sha256 } = &token.use_ else { return None };
     let user = token.user.and_then(|user| index.users.get(&user.to_string()));
     Some(Token {
         id: token.id,
@@ -291,6 +352,7 @@ fn view(index: &Index, token: &CredentialRecord) -> Option<Token> {
         scope: scope_of(index, role.place),
         created_unix_seconds: token.created_unix_seconds,
         expires_unix_seconds: token.expires_unix_seconds,
+        key_sha256: key_sha256.clone(),
     })
 }
 

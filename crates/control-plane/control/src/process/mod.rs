@@ -130,7 +130,10 @@ impl ControlProcess {
         let failed = |error| ControlError::Listen { address: listen, error };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { control: Arc::new(control), listener, address, tls, passwords })
+        let control = Arc::new(control);
+        let keys = Arc::clone(&control);
+        tls.ask_for_keys_when(move || keys.knows_client_keys());
+        Ok(Self { control, listener, address, tls, passwords })
     }
 
     /// The address of the API; with port 0, the kernel has chosen the port.

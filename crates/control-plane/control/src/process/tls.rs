@@ -21,6 +21,7 @@ use strongroom_types::hex;
 use time::OffsetDateTime;
 
 use crate::certificate::{self, CertificateError, Installed};
+use crate::client_key::AnyKey;
 use crate::engine::Certificate;
 
 /// The certificate, PEM.
@@ -62,6 +63,7 @@ pub struct ApiTls {
     expires_unix_seconds: u64,
     directory: PathBuf,
     by_name: Arc<ByName>,
+    client_keys: Arc<AnyKey>,
     /// The file of the installed certificate as it was when it was last read.
     read: parking_lot::Mutex<Option<FileState>>,
 }
@@ -145,10 +147,11 @@ impl ApiTls {
         let own = CertifiedKey::from_der(vec![certificate.clone()], key, &provider)
             .map_err(|error| unusable(error.to_string()))?;
         let by_name = Arc::new(ByName { own: Arc::new(own), installed: RwLock::default() });
+        let client_keys = AnyKey::new();
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| unusable(error.to_string()))?
-            .with_no_client_auth()
+            .with_client_cert_verifier(Arc::clone(&client_keys) as _)
             .with_cert_resolver(Arc::clone(&by_name) as _);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let tls = Self {
@@ -157,6 +160,7 @@ impl ApiTls {
             expires_unix_seconds,
             directory: directory.to_owned(),
             by_name,
+            client_keys,
             read: parking_lot::Mutex::default(),
         };
         tls.follow();
@@ -182,6 +186,11 @@ impl ApiTls {
             Err(error) => tracing::error!(%error, "the installed certificate of the API cannot be used"),
         }
         true
+    }
+
+    /// Asks clients for certificates whenever `asks` says that there are keys to know.
+    pub fn ask_for_keys_when(&self, asks: impl Fn() -> bool + Send + Sync + 'static) {
+        self.client_keys.ask_when(asks);
     }
 
     /// The configuration for the server.

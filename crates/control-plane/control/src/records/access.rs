@@ -108,6 +108,9 @@ pub enum CredentialUse {
         /// Its role.
         #[serde(flatten)]
         role: RoleAt,
+        /// SHA-256 of the public key that takes the place of the bearer token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key_sha256: Option<String>,
     },
 }
 
@@ -116,7 +119,7 @@ pub enum CredentialUse {
 /// roles, does not know these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialRecord {
-    /// SHA-256 of the bearer token, in hexadecimal.
+    /// SHA-256 of the bearer token, in hexadecimal; or of a key ([`crate::client_key`]).
     pub sha256: String,
     /// Its id.
     pub id: Uuid,

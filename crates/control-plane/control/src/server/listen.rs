@@ -19,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use super::problem::Refusal;
 use super::sign_in::SignIns;
 use super::{Api, document, routes};
+use crate::client_key::ClientKey;
 use crate::engine::Control;
 use crate::passwords::PasswordHash;
 
@@ -47,6 +48,8 @@ pub(super) struct ConnectionPlace {
     pub place: Arc<Place<String>>,
     /// The client's address.
     pub from: IpAddr,
+    /// The key that the client has proved to have.
+    pub key: Option<ClientKey>,
 }
 
 /// Serves the API until `stop` completes, and then finishes requests in progress.
@@ -72,7 +75,7 @@ pub async fn serve(
             () = &mut stop => break,
             accepted = connections.accept(|| listener.accept()) => accepted,
         };
-        let place = ConnectionPlace { place: Arc::new(places.enter(peer.ip())), from: peer.ip() };
+        let place = ConnectionPlace { place: Arc::new(places.enter(peer.ip())), from: peer.ip(), key: None };
         let (router, acceptor, ending) = (router.clone(), acceptor.clone(), ending.subscribe());
         let counts = Arc::clone(&api.counts);
         connections.spawn(async move {
@@ -128,11 +131,13 @@ async fn connection(
         Ok(stream) => stream,
         Err(error) => return tracing::debug!(%peer, %error, "no TLS"),
     };
+    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let place = ConnectionPlace { key: shown.and_then(ClientKey::of_shown), ..place.clone() };
     let told = async move {
         // The sender outlives all connections.
         let _ = ending.wait_for(|ending| *ending).await;
     };
-    if let Err(error) = serve_http(stream, router, place.clone(), HTTP, told).await {
+    if let Err(error) = serve_http(stream, router, place, HTTP, told).await {
         tracing::debug!(%peer, %error, "a connection ended early");
     }
 }

@@ -17,6 +17,7 @@ use super::Api;
 use super::listen::ConnectionPlace;
 use super::problem::Refusal;
 use crate::bearer;
+use crate::client_key::ClientKey;
 use crate::engine::access::{Admitted, PathPart, Rights};
 use crate::engine::{Caller, Control};
 use crate::inventory::Index;
@@ -28,8 +29,17 @@ pub(super) struct Asker {
     pub admitted: Admitted,
     /// The operation's name.
     pub operation: &'static str,
-    /// SHA-256 of the token, to see whether it still counts.
-    sha256: String,
+    /// What it has shown, to see whether that still counts.
+    shown: Shown,
+}
+
+/// What a caller has shown.
+#[derive(Clone, Debug)]
+enum Shown {
+    /// A bearer token, of which this is SHA-256.
+    Bearer(String),
+    /// A key, in TLS.
+    Key(ClientKey),
 }
 
 impl Asker {
@@ -41,7 +51,7 @@ impl Asker {
     /// Whether the token still counts, for an answer that goes on.
     pub fn still_counts(&self, control: &Control) -> bool {
         let now_unix_seconds = control.now_unix_ms() / 1000;
-        holder(&control.inventory.read(), &self.sha256, now_unix_seconds).is_some()
+        holder(&control.inventory.read(), &self.shown, now_unix_seconds).is_some()
     }
 }
 
@@ -61,17 +71,22 @@ pub(super) async fn require(State(api): State<Api>, mut request: Request, next: 
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let now_unix_seconds = api.control.now_unix_ms() / 1000;
-    let sha256 = token.map(|(_, token)| bearer::sha256(token.trim()));
-    let known = sha256
-        .and_then(|sha256| Some((holder(&api.control.inventory.read(), &sha256, now_unix_seconds)?, sha256)));
-    let Some((holder, sha256)) = known else {
+    let place = request.extensions().get::<ConnectionPlace>().cloned();
+    // A token that is sent counts, and not the connection's key: who sends one means that.
+    let shown = match (token, place.as_ref().and_then(|place| place.key.clone())) {
+        (Some((_, token)), _) => Some(Shown::Bearer(bearer::sha256(token.trim()))),
+        (None, Some(key)) => Some(Shown::Key(key)),
+        (None, None) => None,
+    };
+    let known = shown
+        .and_then(|shown| Some((holder(&api.control.inventory.read(), &shown, now_unix_seconds)?, shown)));
+    let Some((holder, shown)) = known else {
         let problem =
             Problem::new(ErrorCode::Unauthorized, "no token that is known here came with the request").next(
                 "send `Authorization: Bearer TOKEN`; the first one is in the file control/token of the home",
             );
         return Refusal(problem).into_response();
     };
-    let place = request.extensions().get::<ConnectionPlace>().cloned();
     if let Some(Err(full)) = place.as_ref().map(|place| place.place.known_as(&holder.name)) {
         let problem = Problem::new(ErrorCode::TooMany, format!("token {}: {full}", holder.name));
         return Refusal(problem.next("close some of them, and try again")).into_response();
@@ -88,7 +103,7 @@ pub(super) async fn require(State(api): State<Api>, mut request: Request, next: 
     let path = first.map(|(parameter, value)| PathPart { parameter, value });
     match api.control.admit(caller.clone(), operation, path) {
         Ok(admitted) => {
-            request.extensions_mut().insert(Asker { admitted, operation: operation.id, sha256 });
+            request.extensions_mut().insert(Asker { admitted, operation: operation.id, shown });
             let response = next.run(request).await;
             on_record(&api, caller, operation, response).await
         }
@@ -137,7 +152,19 @@ struct Holder {
 }
 
 /// Returns the holder of a token that counts now.
-fn holder(index: &Index, sha256: &str, now_unix_seconds: u64) -> Option<Holder> {
+fn holder(index: &Index, shown: &Shown, now_unix_seconds: u64) -> Option<Holder> {
+    match shown {
+        Shown::Bearer(sha256) => holder_of_bearer(index, sha256, now_unix_seconds),
+        Shown::Key(key) => {
+            let known = index.credentials.get(&key.credential())?;
+            let CredentialUse::Token { name, key_sha256: Some(_), .. } = &known.use_ else { return None };
+            let holder = || Holder { name: name.to_string(), principal: Principal::Token(known.id) };
+            (known.expires_unix_seconds > now_unix_seconds).then(holder)
+        }
+    }
+}
+
+fn holder_of_bearer(index: &Index, sha256: &str, now_unix_seconds: u64) -> Option<Holder> {
     if let Some(name) = first_token(index, sha256) {
         return Some(Holder { name, principal: Principal::Machine });
     }
@@ -151,7 +178,8 @@ fn holder(index: &Index, sha256: &str, now_unix_seconds: u64) -> Option<Holder> 
         return None;
     }
     match &known.use_ {
-        CredentialUse::Token { name, .. } => {
+        CredentialUse::Token { key_sha256: Some(_), .. } => None,
+        CredentialUse::Token { name, key_sha256: None, .. } => {
             Some(Holder { name: name.to_string(), principal: Principal::Token(known.id) })
         }
         CredentialUse::Session => {

@@ -5,6 +5,7 @@
 mod access_log;
 mod api;
 mod certificates;
+mod client_keys;
 mod data_keys;
 mod descriptions;
 mod disk_statistics;

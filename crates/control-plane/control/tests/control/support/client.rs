@@ -6,8 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rcgen::KeyPair;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
@@ -50,6 +52,28 @@ impl Client {
         let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
         let token = std::fs::read_to_string(directory.join("token")).unwrap().trim().to_owned();
         Self { address, config, token, connection: None }
+    }
+
+    /// As [`Self::new`], without a token but with a key, which it shows in TLS.
+    pub fn with_key(
+        address: SocketAddr,
+        directory: &Path,
+        certificate: &CertificateDer<'static>,
+        key: &KeyPair,
+    ) -> Self {
+        let client = Self::new(address, directory);
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(directory.join("api.crt")).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let config = config.with_root_certificates(roots);
+        // Also one that is not the certificate's.
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
+        let shown = CertifiedKey::new(vec![certificate.clone()], key);
+        let config = config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
+        Self { config: Arc::new(config), token: String::new(), ..client }
     }
 
     fn connect(&self) -> Tls {
