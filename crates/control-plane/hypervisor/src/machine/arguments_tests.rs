@@ -49,7 +49,7 @@ fn everything(machine: MachineType) -> (MachineSpec, HostFacts) {
         DiskAttachment::VhostUser { socket: "/run/disk0".into(), queues: 2 },
         DiskAttachment::Nbd { server: server("disk1"), serial: "s".to_owned(), read_only: true },
     ];
-    let nic = |card| Nic { mac: MacAddress::of(spec.vm, card), network: Network::User };
+    let nic = |card| Nic::new(MacAddress::of(spec.vm, card), Network::User);
     spec.nics = vec![nic(0), nic(1), nic(2)];
     spec.tpm = Some(TpmSocket("/run/tpm".into()));
     spec.boot = Boot::DirectKernel {
