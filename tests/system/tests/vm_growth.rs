@@ -179,7 +179,7 @@ fn a_vm_grows_as_was_asked_whoever_is_killed() {
         });
         let mut console = serving.console_when_taken_over("web1", &id);
         await_cpu(&mut console, cpus - 1);
-        await_memory(&mut console, memory - 100);
+        await_memory(&mut console, memory - 120);
     }
     serving.runs("vm stop web1 --force");
 }

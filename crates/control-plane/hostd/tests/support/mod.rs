@@ -240,6 +240,7 @@ impl Host {
             board: Board::bare(MachineType::default()),
             cpus: Default::default(),
             memory_bytes: (64 << 20).try_into().unwrap(),
+            growth: Default::default(),
             firmware: Firmware::Bios,
             disks: (0..disks).map(disk).collect(),
             limits: Default::default(),
