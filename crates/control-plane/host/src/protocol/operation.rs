@@ -138,8 +138,8 @@ pub enum OperationKind {
         change: DiskChange,
     },
     /// Gives a VM the network cards and the boot order of this configuration, running or off, but
-    /// not suspended. Needs the VM's keys. A running guest has a minute to release a card that it is
-    /// to lose. The cards that stay are not touched. A failure can leave the change half done: a
+    /// not suspended. Needs the VM's keys. A running guest has a minute to release a card that it
+    /// is to lose. The cards that stay are not touched. A failure can leave the change half done: a
     /// repeated request continues it, and one with the former configuration takes it back.
     SetNics {
         /// The VM after the change.
@@ -149,8 +149,8 @@ pub enum OperationKind {
         open: Vec<MacAddress>,
     },
     /// Gives a VM the processors and the memory of this configuration, running or off, but not
-    /// suspended. Needs the VM's keys. While it runs, it grows as far as its configuration says, and
-    /// its guest has a minute to release processors that were plugged in. A repeated request
+    /// suspended. Needs the VM's keys. While it runs, it grows as far as its configuration says,
+    /// and its guest has a minute to release processors that were plugged in. A repeated request
     /// continues what a failure has left.
     SetSizes {
         /// The VM after the change.
