@@ -32,8 +32,8 @@ fn await_cpu(console: &mut Console, number: u32) {
     console.session.run(&format!("taskset -c {number} true"));
 }
 
-/// Writes from the guest's memory to the disk, and reads it back. What was plugged in is above 4 GiB, in
-/// the zone `Normal`, which Linux uses first: the disk's buffers are there.
+/// Writes from the guest's memory to the disk, and reads it back. What was plugged in is above 4
+/// GiB, in the zone `Normal`, which Linux uses first: the disk's buffers are there.
 fn the_disk_reaches_memory(console: &mut Console) {
     let session = &mut console.session;
     session.run("mkdir -p /mnt; grep -q ' /mnt ' /proc/mounts || mount -t tmpfs -o size=95% tmpfs /mnt");

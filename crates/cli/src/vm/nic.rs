@@ -69,8 +69,8 @@ pub struct SetArguments {
     /// The card: nic0 and so on, or its address
     nic: String,
 
-    /// Its network: the name of one, user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; a guest that
-    /// runs sees the card go and come back
+    /// Its network: the name of one, user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; a guest
+    /// that runs sees the card go and come back
     #[arg(long = "net", value_name = "NETWORK", value_parser = parse_network)]
     network: Option<NetworkArgument>,
 

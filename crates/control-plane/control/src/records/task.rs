@@ -150,8 +150,8 @@ pub enum Work {
         /// The old hardware, for the case that the host refuses.
         before: Box<Hardware>,
     },
-    /// Have the host plug network cards of a running VM in and out. The VM's record has the cards of
-    /// before and of after until it is done.
+    /// Have the host plug network cards of a running VM in and out. The VM's record has the cards
+    /// of before and of after until it is done.
     SetNics {
         /// The cards before.
         before: Box<NicSet>,

@@ -439,8 +439,8 @@ fn is_killed_at(moments: u16, encrypts: bool, runs: bool) -> bool {
     killer.killed > 0
 }
 
-/// Kills at each moment of a change of a running VM's network cards, once: of one that is made, and of
-/// one that is taken back.
+/// Kills at each moment of a change of a running VM's network cards, once: of one that is made, and
+/// of one that is taken back.
 #[test]
 fn network_cards_become_what_was_asked_for_or_what_they_were_whenever_it_was_killed() {
     for fails in [false, true] {
@@ -491,8 +491,8 @@ fn cards_are_killed_at(moments: u16, fails: bool) -> bool {
     killer.killed > 0
 }
 
-/// Kills at each moment of a running VM's growth, once: of one that is made, and of one that fails when
-/// the guest has the memory, which stays.
+/// Kills at each moment of a running VM's growth, once: of one that is made, and of one that fails
+/// when the guest has the memory, which stays.
 #[test]
 fn a_vm_grows_as_was_asked_for_whenever_it_was_killed() {
     for fails in [false, true] {

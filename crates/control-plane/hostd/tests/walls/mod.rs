@@ -246,9 +246,9 @@ pub fn starter_is_asked_for_more() {
     starter.wait().unwrap();
 }
 
-/// Neither a supervisor under an attacker's control nor its starter opens a network that no order of
-/// the control plane has named: the starter has no word for it, hostd opens only what an order names
-/// and the host allows, and without hostd's open file a supervisor plugs no card in.
+/// Neither a supervisor under an attacker's control nor its starter opens a network that no order
+/// of the control plane has named: the starter has no word for it, hostd opens only what an order
+/// names and the host allows, and without hostd's open file a supervisor plugs no card in.
 pub fn no_network_without_an_order() {
     let host = Host::start();
     let spec = host.spec("web1", 0);

@@ -385,8 +385,9 @@ pub(crate) fn netdev(id: &str, connection: &Connection) -> Value {
     }
 }
 
-/// As [`netdev`], for a card that is plugged in, whose file has a name. QEMU 7.2 connects a `stream` on
-/// a thread that does not know names of files, so the older `socket` takes the same frames.
+/// As [`netdev`], for a card that is plugged in, whose file has a name. QEMU 7.2 connects a
+/// `stream` on a thread that does not know names of files, so the older `socket` takes the same
+/// frames.
 pub(crate) fn plugged_netdev(id: &str, connection: &Connection) -> Value {
     match connection {
         Connection::Stream(file) => json!({ "type": "socket", "id": id, "fd": file }),

@@ -18,8 +18,8 @@ use crate::network::NetworkState;
 use crate::qmp::QmpError;
 
 /// The name of a removable device: one of the machine's initial disks or network cards, or one that
-/// was plugged in. A disk that was plugged in has a small letter, then up to 30 more letters, digits
-/// and dashes. No two sorts have the same id: that of an initial device has no dash.
+/// was plugged in. A disk that was plugged in has a small letter, then up to 30 more letters,
+/// digits and dashes. No two sorts have the same id: that of an initial device has no dash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId {
     name: String,

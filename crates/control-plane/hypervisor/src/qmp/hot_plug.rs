@@ -133,7 +133,8 @@ impl Qmp {
         if ports.is_empty() {
             return Ok("pci.0".to_owned());
         }
-        // By number, so that a guest that boots again finds devices in the order in which they came.
+        // By number, so that a guest that boots again finds devices in the order in which they
+        // came.
         ports.sort_by_key(|port| (port.len(), port.as_str()));
         for port in ports {
             // The port's bus has the port's name, and a link to each device on it.

@@ -63,7 +63,8 @@ impl Qmp {
     /// Asks the guest to release the last processor that was plugged in.
     ///
     /// # Errors
-    /// [`QmpError::NoPort`] if there is none, and QEMU's errors, also if the guest was already asked.
+    /// [`QmpError::NoPort`] if there is none, and QEMU's errors, also if the guest was already
+    /// asked.
     pub fn unplug_cpu(&self) -> Result<(), QmpError> {
         let mut places = self.cpu_places()?;
         places.retain(CpuPlace::is_plugged);
@@ -81,8 +82,8 @@ impl Qmp {
         Ok(part("base-memory").saturating_add(part("plugged-memory")))
     }
 
-    /// Plugs a module of memory of this size in. QEMU shares it with the servers of vhost-user disks
-    /// before it answers.
+    /// Plugs a module of memory of this size in. QEMU shares it with the servers of vhost-user
+    /// disks before it answers.
     ///
     /// # Errors
     /// [`QmpError::NoPort`] if there is no place for another one, and QEMU's errors.
