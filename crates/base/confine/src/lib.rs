@@ -46,7 +46,7 @@ use rustix::thread::CapabilitySet;
 use thiserror::Error;
 
 pub use self::cgroup::{Cgroup, CgroupError};
-pub use self::limits::{DESCRIPTORS_MAX, TASKS_MAX};
+pub use self::limits::{DESCRIPTORS_MAX, TASKS_MAX, cgroup_of};
 pub use self::system_calls::{deny_system_calls, deny_to_monitor, qemu_img_filter};
 pub use self::uid_lease::{LeaseError, RUN_DIRECTORY, UidLease};
 

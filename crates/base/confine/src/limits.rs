@@ -80,7 +80,16 @@ fn host_swaps() -> bool {
 
 /// The path of the process's cgroup (version 2).
 pub(super) fn own_cgroup() -> Option<PathBuf> {
-    let cgroups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    cgroup_in(Path::new("/proc/self"))
+}
+
+/// The path of another process's cgroup (version 2), if it has one.
+pub fn cgroup_of(pid: u32) -> Option<PathBuf> {
+    cgroup_in(&Path::new("/proc").join(pid.to_string()))
+}
+
+fn cgroup_in(process: &Path) -> Option<PathBuf> {
+    let cgroups = std::fs::read_to_string(process.join("cgroup")).ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
     cgroup_path(&cgroups, &mounts)
 }

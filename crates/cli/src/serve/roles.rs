@@ -20,6 +20,7 @@ use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::config::HostConfig;
 use strongroom_hostd::daemon::{self, DatastoreNotes, Options, PortOptions, SupervisorProgram};
+use strongroom_hypervisor::Launcher;
 use strongroom_jobs::datastores::KnownDatastores;
 use strongroom_keyserver::access::Role;
 use strongroom_keyserver::authority::claimed_identity;
@@ -39,7 +40,7 @@ use crate::api::write_address;
 use crate::error::CliError;
 use crate::keyserver::ServerSettings;
 use crate::output::Output;
-use crate::vm_supervisor::SUPERVISOR_COMMAND;
+use crate::vm_supervisor::{LAUNCHER_COMMAND, SUPERVISOR_COMMAND};
 
 /// The interval of checks whether hostd responds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -101,11 +102,12 @@ pub fn host(
     let path = std::env::current_exe().map_err(|error| {
         CliError::File(FileError { action: "find", path: "/proc/self/exe".into(), error })
     })?;
-    let arguments = log.iter().cloned().chain([SUPERVISOR_COMMAND.into()]).collect();
+    let command = |name: &str| log.iter().cloned().chain([name.into()]).collect::<Vec<OsString>>();
     let options = Options {
         home: places.hostd.clone(),
         run: places.run.clone(),
-        supervisor: SupervisorProgram { path, arguments },
+        supervisor: SupervisorProgram { path, arguments: command(SUPERVISOR_COMMAND) },
+        launcher: Launcher::this_program(command(LAUNCHER_COMMAND)),
         notes: Arc::new(NotedInHome(KnownDatastores::of_home(&places.home))),
         port: match (joined, listen_guests) {
             (Some(joined), _) => Some(joined.port(&places.hostd)?),

@@ -16,8 +16,8 @@ use strongroom_types::{VolumeSize, display_bytes};
 use super::disk::{ImageArguments, ImagePlace, Upload, bring};
 use super::hardware::{self, Line};
 use super::options::{
-    BootArguments, MachineArgument, NetworkArguments, PlaceArguments, RestartArgument, cpus, frontend,
-    parse_cdrom, parse_disk, parse_memory,
+    BootArguments, GrowthArguments, MachineArgument, NetworkArguments, PlaceArguments, RestartArgument, cpus,
+    frontend, parse_cdrom, parse_disk, parse_memory,
 };
 use super::seed::{SEED_DISK, SeedArguments};
 use crate::api::{ApiArguments, WaitArguments, follow_with_images, parse_reference, segment};
@@ -58,6 +58,9 @@ pub struct CreateArguments {
     /// Guest memory, such as 512M or 2G
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     memory: MemorySize,
+
+    #[command(flatten)]
+    growth: GrowthArguments,
 
     /// Disk of this size, such as 20G; repeatable. The first one is /dev/vda
     #[arg(long = "disk", value_name = "SIZE", value_parser = parse_disk)]
@@ -241,6 +244,7 @@ impl CreateArguments {
             firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },
             cpus: cpus(self.cpus)?,
             memory_bytes: self.memory,
+            growth: self.growth.wanted(),
             disks: disks.collect(),
             nics: self.network.nics()?,
             tpm: self.tpm,

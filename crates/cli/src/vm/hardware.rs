@@ -2,7 +2,7 @@
 
 use strongroom_api::host::{Host, HostPrograms};
 use strongroom_api::vm::{
-    Boot, BootDevice, BridgePort, DiskKind, Firmware, MachineType, Nic, NicBackend, VmView,
+    Boot, BootDevice, BridgePort, DiskKind, Firmware, Link, MachineType, Nic, NicBackend, VmView,
 };
 use strongroom_types::display_bytes;
 
@@ -73,13 +73,12 @@ pub fn network(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
                 format!("network {network}, on {bridge}, VLAN {vlan}")
             }
         };
-        Line::new(
-            format!("nic{number}"),
-            format!(
-                "{}  {backend}",
-                nic.mac.map_or_else(|| "no address yet".to_owned(), |mac| mac.to_string())
-            ),
-        )
+        let link = match nic.link {
+            Link::Up => "",
+            Link::Down => "; its link is DOWN",
+        };
+        let mac = nic.mac.map_or_else(|| "no address yet".to_owned(), |mac| mac.to_string());
+        Line::new(format!("nic{number}"), format!("{mac}  {backend}{link}"))
     };
     vm.nics.iter().enumerate().map(line).collect()
 }

@@ -9,7 +9,8 @@ use strongroom_api::{Name, Reference};
 use strongroom_files::FileError;
 use strongroom_types::VolumeSize;
 use strongroom_vm::{
-    BootDevice, BootError, Cpus, DiskFrontend, InterfaceName, MachineType, MemorySize, NetworkError, VlanId,
+    BootDevice, BootError, Cpus, DiskFrontend, Growth, InterfaceName, MachineType, MemorySize, NetworkError,
+    VlanId,
 };
 
 use crate::api::parse_reference;
@@ -171,7 +172,7 @@ impl NetworkArguments {
         }
         let backend = |network: &NetworkArgument| match network {
             NetworkArgument::None => None,
-            NetworkArgument::Backend(backend) => Some(Nic { backend: backend.clone(), mac: None }),
+            NetworkArgument::Backend(backend) => Some(Nic::on(backend.clone())),
         };
         Ok((!self.networks.is_empty()).then(|| self.networks.iter().filter_map(backend).collect()))
     }
@@ -196,6 +197,30 @@ fn absolute(path: &Path) -> Result<PathBuf, CliError> {
 pub fn cpus(count: u32) -> Result<Cpus, CliError> {
     let cpus = Cpus::of_cores(count);
     cpus.check().map(|()| cpus).map_err(|error| CliError::Usage(error.to_string()))
+}
+
+/// How far a VM grows while it runs.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct GrowthArguments {
+    /// Most virtual processors while the VM runs; without it, those that it is started with
+    #[arg(long, value_name = "N")]
+    max_cpus: Option<u32>,
+
+    /// Most guest memory while the VM runs, larger than that by a multiple of 128M
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    max_memory: Option<MemorySize>,
+}
+
+impl GrowthArguments {
+    /// What was given.
+    pub fn wanted(self) -> Growth {
+        Growth { max_cpus: self.max_cpus, max_memory_bytes: self.max_memory }
+    }
+
+    /// What was given, if anything was.
+    pub fn given(self) -> Option<Growth> {
+        Some(self.wanted()).filter(|growth| !growth.is_none())
+    }
 }
 
 /// Parses a size of memory, such as 512M or 2G.

@@ -187,6 +187,7 @@ impl ImportOvaArguments {
             board: Board::default(),
             firmware: if vm.is_uefi { Firmware::Uefi } else { Firmware::Bios },
             cpus: cpus(vm.cpus)?,
+            growth: Default::default(),
             memory_bytes: memory.map_err(|error| CliError::Usage(format!("the VM's memory: {error}")))?,
             disks: disks.collect(),
             // Without cards in the archive, the VM gets none unless they are asked for.

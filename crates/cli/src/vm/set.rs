@@ -8,10 +8,13 @@ use strongroom_api::Name;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
     Cdrom, Cryptoperiod, DayWindow, MemorySize, Notes, PatchVm, SetCryptoperiod, Tag, TagChanges, TagKey,
+    VmView,
 };
 use strongroom_types::display_seconds;
 
-use super::options::{BootArguments, NetworkArguments, RestartArgument, cpus, parse_cdrom, parse_memory};
+use super::options::{
+    BootArguments, GrowthArguments, NetworkArguments, RestartArgument, cpus, parse_cdrom, parse_memory,
+};
 use super::snapshot_schedule::parse_period;
 use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::duration::{display_time_of_day, parse_time_of_day};
@@ -21,8 +24,9 @@ use crate::output::Output;
 /// The arguments of `set`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Only the given settings change. Name, notes and tags change at once, whether the VM runs or not; everything else \
-changes while it is off. --net replaces all network interfaces.
+    after_help = "Only the given settings change. Name, notes and tags change at once, whether the VM runs or not. So do --cpus and --memory, alone, up to \
+what the VM was started with as --max-cpus and --max-memory; memory only grows then, by multiples of 128M. Everything else changes while \
+the VM is off. --net replaces all network interfaces; see `strongroom vm nic` for single ones.
 
 With --rekey-every the VM's data is put under new data keys when they have been used for so long, as by 'vm key rotate --data', in the \
 window if there is one. A VM that does not allow that then has it as soon as it does; an alarm says so if that is late, or fails. Not \
@@ -30,6 +34,7 @@ together with other settings; the VM may run.
 
 Examples:
   strongroom vm set web1 --cpus 4 --memory 8G
+  strongroom vm set web1 --max-cpus 8 --max-memory 16G
   strongroom vm set web1 --net bridge=br0
   strongroom vm set web1 --cdrom none
   strongroom vm set web1 --boot cdrom,disk0
@@ -68,6 +73,9 @@ pub struct SetArguments {
     memory: Option<MemorySize>,
 
     #[command(flatten)]
+    growth: GrowthArguments,
+
+    #[command(flatten)]
     network: NetworkArguments,
 
     /// Image in its CD-ROM drive, a file in one of the host's boot directories; `none` removes the
@@ -83,7 +91,7 @@ pub struct SetArguments {
     restart: Option<RestartArgument>,
 
     /// How long its data keys are used, 1d to 3660d, or `never` for no limit
-    #[arg(long, value_name = "TIME", value_parser = parse_rekey, conflicts_with_all = ["name", "notes", "tags", "untags", "order", "cpus", "memory", "networks", "cdrom", "kernel", "restart"])]
+    #[arg(long, value_name = "TIME", value_parser = parse_rekey, conflicts_with_all = ["name", "notes", "tags", "untags", "order", "cpus", "memory", "max_cpus", "max_memory", "networks", "cdrom", "kernel", "restart"])]
     rekey_every: Option<Rekey>,
 
     /// When in the day they may be renewed, UTC; at any time without it
@@ -172,6 +180,7 @@ impl SetArguments {
         let wish = PatchVm {
             cpus: self.cpus.map(cpus).transpose()?,
             memory_bytes: self.memory,
+            growth: self.growth.given(),
             nics: self.network.nics()?,
             boot: self.boot.boot()?,
             cdrom: self.cdrom.clone(),
@@ -188,7 +197,12 @@ impl SetArguments {
             return output.answer(&Begun(task));
         }
         let task = follow(&api, output, "changing", task)?;
-        let said = match (&self.name, wish == description) {
+        // A change of the machine while it is on is one that it has at once. Who may not look is
+        // told less.
+        let named = self.name.as_ref().map_or(self.vm.as_str(), Name::as_str);
+        let shown = api.get::<VmView>(&format!("/v1/vms/{}", segment(named)));
+        let is_at_once = wish == description || shown.is_ok_and(|vm| vm.summary.power.is_on());
+        let said = match (&self.name, is_at_once) {
             (Some(name), true) => format!("{} is named {name} now", self.vm),
             (None, true) => format!("{} is changed", self.vm),
             (Some(name), false) => {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::host::Host;
 use strongroom_api::policy::Deviation;
-use strongroom_api::vm::{CryptoperiodView, RestartPolicy, VmView};
+use strongroom_api::vm::{CryptoperiodView, Growth, RestartPolicy, VmView};
 use strongroom_types::display_bytes;
 
 use super::hardware::{self, Line};
@@ -105,6 +105,13 @@ impl fmt::Display for Shown {
         }
         writeln!(f, "processors  {}", summary.cpus)?;
         write!(f, "memory      {}", display_bytes(summary.memory_bytes))?;
+        let Growth { max_cpus, max_memory_bytes } = vm.growth;
+        if let Some(most) = max_memory_bytes {
+            write!(f, ", up to {most} while it runs")?;
+        }
+        if let Some(most) = max_cpus {
+            write!(f, "\nmax CPUs    {most} while it runs")?;
+        }
         match host {
             Some(host) if !summary.power.is_on() => {
                 writeln!(f, "; {} has {} free", host.name, display_bytes(host.memory_free_bytes))?;

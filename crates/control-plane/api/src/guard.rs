@@ -20,8 +20,9 @@ use crate::policy::{ApplyPolicy, CreatePolicy, SetPolicy};
 use crate::recipient::{CreateRecipient, TestRecipient};
 use crate::vm::{
     AddDisk, AddNic, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk,
-    MoveToHost, Nic, NicBackend, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RevertVm, RotateKey,
-    SetCryptoperiod, SetLimits, SetSnapshotSchedule, SnapshotRule, StartVm, StopVm, TemplateVm, TicketUse,
+    MoveToHost, Nic, NicBackend, PatchNic, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RevertVm,
+    RotateKey, SetCryptoperiod, SetLimits, SetSnapshotSchedule, SnapshotRule, StartVm, StopVm, TemplateVm,
+    TicketUse,
 };
 use crate::volume::{
     BindVolume, ChangeVolumes, CloneVolume, CreateVolume, DeleteVolume, DeleteVolumeSnapshot, ReadVolumes,
@@ -170,7 +171,7 @@ impl Part {
             Self::ExistingKey => "`encryption.key`",
             Self::Datastore => "`datastore` of something new",
             Self::Description => "`name`, `notes`, `tags` of what is there",
-            Self::Size => "`cpus`, `memory_bytes`, `restart`",
+            Self::Size => "`cpus`, `memory_bytes`, `growth`, `restart`",
             Self::Boot => "`boot`",
             Self::Cdrom => "`cdrom`",
             Self::Nics => "`nics`",
@@ -274,9 +275,9 @@ impl<'request> Parts<'request> {
     }
 
     /// What network cards are connected to.
-    fn add_networks(&mut self, nics: &'request [Nic]) {
-        for nic in nics {
-            match &nic.backend {
+    fn add_networks(&mut self, networks: impl IntoIterator<Item = &'request NicBackend>) {
+        for network in networks {
+            match network {
                 NicBackend::User {} => {}
                 NicBackend::Tap { device: _ } | NicBackend::Bridge { device: _, vlan: _ } => {
                     self.add(Part::HostInterface, On::Site);
@@ -321,6 +322,7 @@ impl Guarded for CreateVm {
             firmware: _,
             cpus: _,
             memory_bytes: _,
+            growth: _,
             tpm: _,
             seed: _,
             restart: _,
@@ -337,7 +339,7 @@ impl Guarded for CreateVm {
         parts.add_if(*cdrom != Cdrom::Absent, Part::Cdrom, on);
         parts.add_if(nics.as_ref().is_some_and(|nics| !nics.is_empty()), Part::Nics, on);
         parts.add_if(placement_group.is_some(), Part::PlacementGroup, On::Site);
-        parts.add_networks(nics.as_deref().unwrap_or_default());
+        parts.add_networks(nics.iter().flatten().map(|nic| &nic.backend));
     }
 }
 
@@ -364,13 +366,13 @@ impl Guarded for CloneVm {
 
 impl Guarded for PatchVm {
     fn list<'request>(&'request self, parts: &mut Parts<'request>) {
-        let Self { name, notes, tags, cpus, memory_bytes, nics, boot, cdrom, vnc, restart } = self;
+        let Self { name, notes, tags, cpus, memory_bytes, growth, nics, boot, cdrom, vnc, restart } = self;
         let describes = name.is_some() || notes.is_some() || tags.is_some();
         parts.add_if(describes, Part::Description, On::Path);
-        let sizes = cpus.is_some() || memory_bytes.is_some() || restart.is_some();
+        let sizes = cpus.is_some() || memory_bytes.is_some() || growth.is_some() || restart.is_some();
         parts.add_if(sizes, Part::Size, On::Path);
         parts.add_if(nics.is_some(), Part::Nics, On::Path);
-        parts.add_networks(nics.as_deref().unwrap_or_default());
+        parts.add_networks(nics.iter().flatten().map(|nic| &nic.backend));
         parts.add_if(boot.is_some(), Part::Boot, On::Path);
         parts.add_if(cdrom.is_some(), Part::Cdrom, On::Path);
         parts.add_if(vnc.is_some(), Part::Screen, On::Path);
@@ -435,7 +437,16 @@ impl Guarded for AddNic {
     fn list<'request>(&'request self, parts: &mut Parts<'request>) {
         let Self { nic } = self;
         parts.add(Part::Nics, On::Path);
-        parts.add_networks(std::slice::from_ref(nic));
+        let Nic { backend, mac: _, link: _ } = nic;
+        parts.add_networks([backend]);
+    }
+}
+
+impl Guarded for PatchNic {
+    fn list<'request>(&'request self, parts: &mut Parts<'request>) {
+        // The link takes what the operation takes.
+        let Self { backend, link: _ } = self;
+        parts.add_networks(backend);
     }
 }
 

@@ -192,6 +192,13 @@ pub const OPERATIONS: &[Operation] = {
         op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData, VIEW).with_record(Some(AccessKind::Ticket)),
         op("vm_add_nic", Post, "/v1/vms/{vm}/nics", GuestControl, plain(&[P::Configure])),
         op(
+            "vm_set_nic",
+            Patch,
+            "/v1/vms/{vm}/nics/{nic}",
+            GuestControl,
+            needs(&[P::Configure, P::GuestControl], &[P::Access]),
+        ),
+        op(
             "vm_remove_nic",
             Delete,
             "/v1/vms/{vm}/nics/{nic}",

@@ -149,6 +149,8 @@ pub enum TaskKind {
     VmAddNic,
     /// Removes a network card of a VM.
     VmRemoveNic,
+    /// Changes the network of a VM's network card, or its link.
+    VmSetNic,
     /// Makes a network.
     NetworkCreate,
     /// Deletes a network.
@@ -221,6 +223,7 @@ impl TaskKind {
             Self::HostEvacuate => "host_evacuate",
             Self::VmAddNic => "vm_add_nic",
             Self::VmRemoveNic => "vm_remove_nic",
+            Self::VmSetNic => "vm_set_nic",
             Self::NetworkCreate => "network_create",
             Self::NetworkDelete => "network_delete",
             Self::NetworkAddHost => "network_add_host",

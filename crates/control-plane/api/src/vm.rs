@@ -12,12 +12,12 @@ mod view;
 
 pub use create::{
     AddDisk, AddNic, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptDisk, EncryptionWish, ImageFormat,
-    ImportDisk, MoveToHost, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, SetLimits, StartVm,
-    StopVm, TemplateVm,
+    ImportDisk, MoveToHost, PatchNic, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, SetLimits,
+    StartVm, StopVm, TemplateVm,
 };
 pub use hardware::{
     BandwidthLimit, Board, Boot, BootDevice, BridgePort, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind,
-    Firmware, IoLimits, IopsLimit, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
+    Firmware, Growth, IoLimits, IopsLimit, Link, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
 };
 pub use label::{Notes, NotesError, Tag, TagChanges, TagError, TagKey};
 pub(crate) use query::no_longer_than;

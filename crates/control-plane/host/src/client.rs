@@ -483,9 +483,12 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_common_format_is_written_and_news_of_a_newer_host_are_no_error() {
-        for (answer, format) in
-            [(serde_json::from_str(FORMER).unwrap(), 1), (with_formats(1, 3), 3), (with_formats(2, 5), 4)]
-        {
+        let newest = FORMATS.newest;
+        for (answer, format) in [
+            (serde_json::from_str(FORMER).unwrap(), 1),
+            (with_formats(1, 3), 3),
+            (with_formats(2, newest + 1), newest),
+        ] {
             let (host, head) = asked(answer).await;
             host.unwrap();
             assert!(head.contains(&format!("{FORMAT_HEADER}: {format}\r\n")), "{head}");
@@ -496,9 +499,8 @@ mod tests {
     #[tokio::test]
     async fn a_host_without_a_common_format_and_a_former_one_are_refused_what_they_do_not_read() {
         let place = tempfile::tempdir().unwrap();
-        for (number, answer) in
-            [with_formats(5, 6), serde_json::from_str(FORMER).unwrap()].into_iter().enumerate()
-        {
+        let later = with_formats(FORMATS.newest + 1, FORMATS.newest + 2);
+        for (number, answer) in [later, serde_json::from_str(FORMER).unwrap()].into_iter().enumerate() {
             let path = place.path().join(number.to_string());
             let listener = UnixListener::bind(&path).unwrap();
             let client = Client::new(path);

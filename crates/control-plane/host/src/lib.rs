@@ -21,6 +21,7 @@ pub mod client;
 pub mod dumps;
 mod kept;
 pub mod layout;
+pub mod nic_layout;
 pub mod orders;
 pub mod process;
 pub mod proof;

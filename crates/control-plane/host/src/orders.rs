@@ -8,15 +8,18 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use strongroom_hypervisor::network::NetworkState;
 use strongroom_statistics::Snapshot;
 use strongroom_types::{ProviderKey, VolumeSize};
 
 use crate::layout::Layout;
+use crate::nic_layout::NicLayout;
 use crate::protocol::{
-    CloneSource, Disk, DiskChange, DiskName, Grant, GroupAttempt, ImageFormat, KnownVolume, NewVmSnapshot,
-    ObservedVm, OperationId, Problem, Progress, SnapshotChange, StartOptions, VmGeneration, VmSpec,
-    VolumeFacts,
+    BootDevice, CloneSource, Cpus, Disk, DiskChange, DiskName, Grant, GroupAttempt, ImageFormat, KnownVolume,
+    MacAddress, MemorySize, NewVmSnapshot, Nic, ObservedVm, OperationId, Problem, Progress, SnapshotChange,
+    StartOptions, VmGeneration, VmSpec, VolumeFacts,
 };
+use crate::state_file::StartSizes;
 
 /// The first packet. With an import, the image's file comes with it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -166,6 +169,12 @@ pub struct RunTask {
     /// Where its volumes are served, if it already runs.
     #[serde(default, skip_serializing_if = "Layout::is_empty")]
     pub layout: Layout,
+    /// The network cards that QEMU has, if it already runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nics: Option<NicLayout>,
+    /// What QEMU was started with, if it already runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<StartSizes>,
     /// How to start it, if it does not run yet.
     #[serde(default)]
     pub how: StartOptions,
@@ -285,6 +294,24 @@ pub enum RequestKind {
         #[serde(default)]
         known: Vec<KnownVolume>,
     },
+    /// Give the VM these network cards. Answered when the guest has those that are new and has
+    /// released those that are gone. The file of each network that is open comes with the packet,
+    /// in the order of `networks`.
+    SetNics {
+        /// All of its cards.
+        nics: Vec<Nic>,
+        /// The order of booting, from the next start on.
+        boot_order: Vec<BootDevice>,
+        /// The networks that hostd has opened for it.
+        networks: Vec<GrantedNetwork>,
+    },
+    /// Give the VM these processors and this memory. Answered when the machine has them.
+    SetSizes {
+        /// Its processors.
+        cpus: Cpus,
+        /// Its memory.
+        memory_bytes: MemorySize,
+    },
     /// Change the VM's snapshots. Answered when the change is complete.
     ChangeSnapshots {
         /// The change.
@@ -320,6 +347,30 @@ pub enum RequestKind {
         /// The disk.
         disk: DiskName,
     },
+}
+
+/// A network that hostd was ordered to open for a VM's card. The open file is the VM's leave to use
+/// it: nothing else of the VM can open a network.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GrantedNetwork {
+    /// The card.
+    pub mac: MacAddress,
+    /// The network.
+    pub network: OpenedNetwork,
+}
+
+/// Whether a network could be opened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum OpenedNetwork {
+    /// It is open, as this.
+    Open {
+        /// What the card is connected to.
+        state: NetworkState,
+        /// Whether its file comes with the packet.
+        has_file: bool,
+    },
+    /// It could not be opened, which matters only if the VM does not have the card yet.
+    Failed(Problem),
 }
 
 /// An order to a VM that takes part in a snapshot of several, in this sequence.

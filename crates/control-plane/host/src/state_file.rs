@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use strongroom_hypervisor::QemuIdentity;
 
 use crate::layout::Layout;
+use crate::nic_layout::NicLayout;
 use crate::process::ProcessIdentity;
-use crate::protocol::{DiskName, OffReason, VmGeneration, VmSpec};
+use crate::protocol::{Cpus, DiskName, MemorySize, OffReason, VmGeneration, VmSpec};
 use crate::run_directory::VmRunDirectory;
 
 /// The format of the file.
@@ -28,6 +29,12 @@ pub struct StateFile {
     /// Where its volumes are served; empty means as the start placed them.
     #[serde(default, skip_serializing_if = "Layout::is_empty")]
     pub layout: Layout,
+    /// The network cards that QEMU has, or may have; absent means as the start placed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nics: Option<NicLayout>,
+    /// What QEMU was started with; absent if it has that still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<StartSizes>,
     /// The supervisor.
     pub supervisor: ProcessIdentity,
     /// QEMU, once it runs.
@@ -46,6 +53,15 @@ pub struct StateFile {
     pub changed_over: Option<DiskName>,
     /// How it ended, once it has ended.
     pub off: Option<Off>,
+}
+
+/// The sizes of a machine at its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartSizes {
+    /// Its processors.
+    pub cpus: Cpus,
+    /// Its memory.
+    pub memory_bytes: MemorySize,
 }
 
 /// The end of a VM.
@@ -67,6 +83,8 @@ impl StateFile {
             generation,
             spec,
             layout: Layout::default(),
+            nics: None,
+            started: None,
             supervisor,
             qemu: None,
             swtpm: None,

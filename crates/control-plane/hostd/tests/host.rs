@@ -57,6 +57,7 @@ fn main() -> ExitCode {
             "a_cancelled_encryption_of_a_running_vm_is_taken_back",
             reencryption::sealed_running::cancelled,
         ),
+        trial("no_network_is_opened_without_an_order", walls::no_network_without_an_order),
         trial("a_running_vm_accepts_no_descriptor_of_before", attacks::older_descriptors_of_a_running_vm),
         trial("a_forged_list_of_snapshots_decides_nothing", attacks::forged_snapshots),
         trial("an_edited_configuration_is_not_what_its_supervisor_attested", attacks::edited_configuration),
@@ -279,10 +280,10 @@ fn everybody_is_killed() {
 fn no_cores() {
     let host = Host::start();
     let mut spec = host.spec("web1", 1);
-    spec.nics = vec![strongroom_host::protocol::Nic {
-        mac: "52:54:00:12:34:56".parse().unwrap(),
-        network: strongroom_host::protocol::Network::User,
-    }];
+    spec.nics = vec![strongroom_host::protocol::Nic::new(
+        "52:54:00:12:34:56".parse().unwrap(),
+        strongroom_host::protocol::Network::User,
+    )];
     host.done(&spec, 0, host.create(&spec));
     host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });
     let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);

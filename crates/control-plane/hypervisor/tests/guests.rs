@@ -107,7 +107,7 @@ fn a_guest_has_a_tpm() {
 /// other.
 fn with_an_address(lab: &Lab) -> (Machine, Console, String) {
     let mut spec = with_guest(small(MachineType::Q35));
-    spec.nics = vec![Nic { mac: MacAddress::of(spec.vm, 0), network: Network::User }];
+    spec.nics = vec![Nic::new(MacAddress::of(spec.vm, 0), Network::User)];
     let qemu = lab.start(&spec);
     assert_eq!(qemu.networks(), &[NetworkState::Passt]);
     let mut console = Console::connect(&lab.run_directory());
@@ -246,7 +246,7 @@ fn plugged() {
             let event =
                 await_event(qemu.monitor(), |event| matches!(event, PowerEvent::DeviceDeleted { .. }));
             let PowerEvent::DeviceDeleted { device } = event else { unreachable!() };
-            assert_eq!(DeviceId::of_event(&device).as_ref(), Some(&id));
+            assert_eq!(device, id.in_machine());
             qemu.unplugged(&id);
             assert!(!qemu.is_plugged(&id).unwrap());
             console.must("until ! test -b /dev/vda; do usleep 10000; done");

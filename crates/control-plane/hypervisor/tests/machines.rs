@@ -6,6 +6,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,10 +15,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use strongroom_hypervisor::launch::Measure;
 use strongroom_hypervisor::machine::{
-    Cpus, DiskAttachment, Firmware, MacAddress, MachineSpec, MachineType, NbdExport, Network, Nic,
+    Cpus, DiskAttachment, Firmware, Link, MacAddress, MachineSpec, MachineType, NbdExport, Network, Nic,
 };
 use strongroom_hypervisor::monitor::Loss;
-use strongroom_hypervisor::network::NetworkState;
+use strongroom_hypervisor::network::{NetworkState, OpenNetwork};
 use strongroom_hypervisor::qemu::{DeviceId, HotPlugError, MachineProcess, NewMonitor};
 use strongroom_hypervisor::swtpm::SwtpmError;
 use strongroom_hypervisor::{PowerEvent, Qemu, QemuError, QemuIdentity, Qmp, QmpError, Swtpm};
@@ -87,7 +88,7 @@ fn everything() {
             DiskAttachment::Nbd { server: export(&disk), serial, read_only: false },
             DiskAttachment::VhostUser { socket: shared.socket.clone(), queues: 2 },
         ];
-        spec.nics = vec![Nic { mac: MacAddress::of(spec.vm, 0), network: Network::User }];
+        spec.nics = vec![Nic::new(MacAddress::of(spec.vm, 0), Network::User)];
         spec.tpm = Some(tpm.socket());
         (spec.board.guest_agent, spec.board.vnc) = (true, true);
         let qemu = lab.start(&spec);
@@ -361,7 +362,7 @@ fn killed() {
 fn plugged() {
     for machine in [MachineType::Pc, MachineType::Q35] {
         let lab = Lab::new();
-        let mut qemu = lab.start(&small(machine));
+        let qemu = lab.start(&small(machine));
         let id = |name: &str| name.parse::<DeviceId>().unwrap();
         let nbd = Server::nbd(&lab.disk("late,0.sock"), &file(&lab.path().join("late0"), 1 << 20));
         let server = NbdExport { socket: nbd.socket.clone(), export: "disk".to_owned() };
@@ -370,9 +371,14 @@ fn plugged() {
         let shared = Server::vhost_user(&lab.disk("late1.sock"), &file(&lab.path().join("late1"), 1 << 20));
         let disk = DiskAttachment::VhostUser { socket: shared.socket.clone(), queues: 1 };
         qemu.plug_disk(&id("late1"), &disk, &lab.isolation()).unwrap();
-        let nic = Nic { mac: "52:54:00:00:00:09".parse().unwrap(), network: Network::User };
-        let state = qemu.plug_nic(&id("net"), &nic, &lab.isolation()).unwrap();
-        assert_eq!(state, NetworkState::Passt);
+        let nic = Nic::new("52:54:00:00:00:09".parse().unwrap(), Network::User);
+        let network = OpenNetwork::open(&nic.network, &lab.isolation()).unwrap();
+        assert_eq!(*network.state(), NetworkState::Passt);
+        let (state, parts) = (network.state().clone(), network.into_parts());
+        let file = parts.file.as_ref().map(AsFd::as_fd);
+        qemu.plug_nic(&id("net"), &nic, &state, file).unwrap();
+        qemu.set_link(&id("net"), Link::Down).unwrap();
+        qemu.set_link(&id("net"), Link::Up).unwrap();
         for name in ["late0", "late1", "net"] {
             assert!(qemu.is_plugged(&id(name)).unwrap());
         }
@@ -380,8 +386,9 @@ fn plugged() {
         let nothing = DiskAttachment::VhostUser { socket: lab.disk("nothing.sock"), queues: 1 };
         assert!(qemu.plug_disk(&id("none"), &nothing, &lab.isolation()).is_err());
         if machine == MachineType::Q35 {
+            let nothing = NetworkState::Restricted("none is needed".to_owned());
             let mut plugs =
-                (0..16).map(|number| qemu.plug_nic(&id(&format!("n{number}")), &nic, &lab.isolation()));
+                (0..16).map(|number| qemu.plug_nic(&id(&format!("n{number}")), &nic, &nothing, None));
             // The first refusal comes when all ports are taken.
             let refused = plugs.find_map(Result::err);
             assert!(matches!(refused, Some(HotPlugError::Qmp(QmpError::NoPort))), "{refused:?}");

@@ -118,13 +118,13 @@ fn in_bridge() {
     let has_bridges = add.unwrap().status.success();
     let lab = Lab::new();
     let mut spec = small(MachineType::Pc);
-    let nic = |card, network| Nic { mac: MacAddress::of(spec.vm, card), network };
+    let nic = |card, network| Nic::new(MacAddress::of(spec.vm, card), network);
     spec.nics = vec![nic(0, Network::Tap { device: "tap-of-test".parse().unwrap() })];
     if has_bridges {
         ip("ip link set br0 up");
         let bridge = "br0".parse().unwrap();
         let vlan = Some(VlanId::new(7).unwrap());
-        spec.nics.push(Nic { mac: MacAddress::of(spec.vm, 1), network: Network::Bridge { bridge, vlan } });
+        spec.nics.push(Nic::new(MacAddress::of(spec.vm, 1), Network::Bridge { bridge, vlan }));
     } else {
         eprintln!("this kernel has no bridges; only a tap device is tried");
         let bridge = "br0".parse().unwrap();

@@ -183,6 +183,7 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> MachineSpec {
         board: spec.board,
         cpus: spec.cpus,
         memory: spec.memory_bytes,
+        growth: spec.growth,
         firmware: firmware(spec, run),
         disks: disks(spec, run),
         nics: spec.nics.clone(),

@@ -13,12 +13,15 @@ mod activity;
 mod disks;
 mod dump;
 mod news;
+mod nics;
 mod rekey;
 mod requests;
 mod seal;
+mod sizes;
 mod snapshots;
 mod standing;
 mod suspend;
+mod unplug;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -42,6 +45,8 @@ use strongroom_worker::supervise::{LimitPage, limit_page};
 
 use self::activity::Activity;
 use self::disks::DiskStep;
+use self::nics::NicStep;
+use self::sizes::WantedSizes;
 use self::standing::{Hosts, Losses, Standing};
 use crate::door::Connection;
 use crate::guest_agent::GuestAgent;
@@ -113,6 +118,14 @@ pub enum Event {
     },
     /// A step of a disk change, which continues when the step is recorded.
     Disk(DiskStep, SyncSender<Result<(), Problem>>),
+    /// A step of a change of network cards, which continues when the step is recorded.
+    Nic(NicStep, SyncSender<Result<(), Problem>>),
+    /// A change of network cards has ended.
+    NicsChanged(Result<(), Problem>),
+    /// The machine has these sizes; the change continues when they are recorded.
+    Sizes(WantedSizes, SyncSender<Result<(), Problem>>),
+    /// A change of the machine's sizes has ended.
+    SizesChanged(Result<(), Problem>),
     /// A disk change has ended.
     DiskChanged(Result<(), Problem>),
     /// The encryption or decryption of a disk has ended; with the VM's new configuration.
@@ -216,6 +229,8 @@ impl Vm {
         state.supervisor_deaths = task.supervisor_deaths;
         state.changed_over = task.changed_over.clone();
         state.layout = task.layout.clone().or_of(&task.spec);
+        state.nics.clone_from(&task.nics);
+        state.started = task.started;
         let layout = state.layout.clone();
         state.write(&run)?;
         let (start, control) = start_control();
@@ -342,6 +357,10 @@ impl Vm {
             Event::DumpGone { number, gone, asked_by } => self.dump_is_gone(number, gone, asked_by),
             Event::Disk(step, done) => self.disk_step(step, done),
             Event::DiskChanged(changed) => self.disk_changed(changed),
+            Event::Nic(step, done) => self.nic_step(step, &done),
+            Event::NicsChanged(changed) => self.nics_changed(changed),
+            Event::Sizes(wanted, done) => self.sizes_step(wanted, &done),
+            Event::SizesChanged(changed) => self.sizes_changed(changed),
             Event::DiskSealed(sealed) => self.disk_sealed(sealed),
             Event::SnapshotsChanged(changed) => self.snapshots_changed(changed),
             Event::GroupStepDone => self.group_step_done(),
@@ -423,12 +442,21 @@ impl Vm {
         } else if let Some(lost) = self.volumes.iter().find(|volume| volume.ended) {
             let message = format!("{} is not served any more", lost.observed.disk);
             self.end_because(OffReason::VolumeLost, message);
-        } else if let Err(problem) = self.let_go_of_memory().and_then(|()| self.halt_or_go_on()) {
+        } else if let Err(problem) = self.become_ready() {
             self.end_because(OffReason::StartFailed, problem.to_string());
         } else {
             self.remove_memory();
         }
         None
+    }
+
+    /// Has a machine run, or stand still, as it is to.
+    fn become_ready(&mut self) -> Result<(), Problem> {
+        if self.task.adopt.is_none() {
+            self.pull_cables()?;
+        }
+        self.let_go_of_memory()?;
+        self.halt_or_go_on()
     }
 
     fn not_started(&mut self, problem: &Problem) -> (OffReason, String) {
@@ -544,7 +572,7 @@ impl Vm {
             supervisor_deaths: self.task.supervisor_deaths,
             qemu_pid: self.machine.as_ref().map(|machine| machine.qemu().identity().pid),
             tpm_lost: self.losses.tpm,
-            network_lost: self.losses.network,
+            network_lost: !self.losses.networks.is_empty(),
             volumes: self.volumes.iter().map(|volume| volume.observed.clone()).collect(),
             reason: self.standing.reason.clone().or_else(|| self.losses.reason()),
             waiting_for: self.standing.missing.iter().cloned().collect(),

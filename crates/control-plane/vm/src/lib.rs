@@ -12,6 +12,7 @@
 mod board;
 mod boot;
 mod disk;
+mod growth;
 pub mod limits;
 mod memory;
 mod name;
@@ -25,8 +26,9 @@ pub use boot::{
     check_initrd_beside_tpm,
 };
 pub use disk::{DiskBecomes, DiskFrontend, DiskKind};
+pub use growth::{Growth, GrowthError, steps as check_memory_steps};
 pub use memory::{MemorySize, MemorySizeError, rounded_memory};
 pub use name::{DiskName, VmName};
-pub use network::{InterfaceName, MacAddress, Network, NetworkError, Nic, VlanId};
+pub use network::{InterfaceName, Link, MacAddress, Network, NetworkError, Nic, VlanId};
 pub use processors::{CpuError, Cpus};
 pub use quiesce::{QuiesceError, QuiesceWithin};

@@ -14,6 +14,13 @@ pub const MEMORY_MIN_BYTES: u64 = 16 << 20;
 /// the hole below 4 GiB and the one at the end.
 pub const MEMORY_MAX_BYTES: u64 = 1000 << 30;
 
+/// The step by which memory grows while a VM runs, in bytes: a block of memory of Linux.
+pub const MEMORY_STEP_BYTES: u64 = 128 << 20;
+
+/// Most modules of memory that are plugged into a VM until its next start: each is a region that
+/// every disk's worker maps, of which it takes 64.
+pub const MEMORY_MODULES_MAX: usize = 16;
+
 /// Most disks, including the cloud-init disk: each takes a worker, a socket and a PCI device, and
 /// the bus of a pc has 32 slots.
 pub const DISKS_MAX: usize = 16;

@@ -17,6 +17,35 @@ pub struct Nic {
     pub mac: MacAddress,
     /// Its network.
     pub network: Network,
+    /// What the guest sees of its cable.
+    #[serde(default, skip_serializing_if = "Link::is_up")]
+    pub link: Link,
+}
+
+impl Nic {
+    /// An interface with this address on this network, whose cable is plugged in.
+    pub fn new(mac: MacAddress, network: Network) -> Self {
+        Self { mac, network, link: Link::Up }
+    }
+}
+
+/// The cable of an interface, as the guest sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Link {
+    /// Plugged in.
+    #[default]
+    Up,
+    /// Pulled: no frame passes.
+    Down,
+}
+
+impl Link {
+    /// Whether frames pass.
+    pub fn is_up(&self) -> bool {
+        *self == Self::Up
+    }
 }
 
 /// The network of an interface.

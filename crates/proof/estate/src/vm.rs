@@ -102,6 +102,14 @@ impl SimulatedVm {
                 self.spec = with_volumes((**spec).clone());
                 Ok(Some(OperationOutcome::Volumes(self.facts())))
             }
+            OperationKind::SetNics { spec, open: _ } => {
+                (self.spec.nics, self.spec.boot_order) = (spec.nics.clone(), spec.boot_order.clone());
+                Ok(None)
+            }
+            OperationKind::SetSizes { spec } => {
+                (self.spec.cpus, self.spec.memory_bytes) = (spec.cpus, spec.memory_bytes);
+                Ok(None)
+            }
             OperationKind::ChangeDisk { spec, change } => self.change_disk(spec, change),
             OperationKind::ChangeSnapshots { change, .. } => self.change_snapshots(change),
             OperationKind::SupplyGrants => Ok(None),

@@ -5,7 +5,8 @@ use strongroom_types::VolumeSize;
 use utoipa::ToSchema;
 
 use super::hardware::{
-    Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, IoLimits, MemorySize, Nic, RestartPolicy,
+    Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, Growth, IoLimits, Link, MemorySize, Nic,
+    NicBackend, RestartPolicy,
 };
 use super::label::{Notes, Tag, TagChanges};
 use super::snapshot::QuiesceWithin;
@@ -48,6 +49,9 @@ pub struct CreateVm {
     pub cpus: Cpus,
     /// Guest memory.
     pub memory_bytes: MemorySize,
+    /// How far processors and memory grow while it runs.
+    #[serde(default, skip_serializing_if = "Growth::is_none")]
+    pub growth: Growth,
     /// Disks, in the order in which the guest sees them.
     #[schema(max_items = 16)]
     #[serde(default)]
@@ -179,6 +183,18 @@ pub struct AddNic {
     pub nic: Nic,
 }
 
+/// A request to change a network card. What is absent stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchNic {
+    /// Its network. The guest of a VM that runs sees the card go and come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<NicBackend>,
+    /// What the guest sees of its cable, at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
+}
+
 /// A request to grow a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -244,7 +260,8 @@ impl Default for EncryptionWish {
 }
 
 /// Changes to a VM. Absent fields stay as they are. Its name, notes and tags change at once,
-/// whether it runs or not; for everything else it has to be off.
+/// whether it runs or not, and a request for processors and memory alone is carried out while it
+/// runs, as far as its `growth` goes; for everything else it has to be off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVm {
@@ -263,6 +280,9 @@ pub struct PatchVm {
     /// Guest memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<MemorySize>,
+    /// How far processors and memory grow while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth: Option<Growth>,
     /// All of its network interfaces.
     #[schema(max_items = 8)]
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub use strongroom_types::{BandwidthLimit, IoLimits, IopsLimit};
 pub use strongroom_vm::BootDevice;
 pub use strongroom_vm::{
-    Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize,
+    Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, Growth, Link, MachineType, MemorySize,
 };
 use strongroom_vm::{DirectKernel, DiskName, InterfaceName, MacAddress, Network, VlanId, boot_without_disk};
 use utoipa::ToSchema;
@@ -23,6 +23,16 @@ pub struct Nic {
     #[schema(value_type = Option<String>, pattern = "^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddress>,
+    /// What the guest sees of its cable.
+    #[serde(default, skip_serializing_if = "Link::is_up")]
+    pub link: Link,
+}
+
+impl Nic {
+    /// An interface on this network, with an address of its own.
+    pub fn on(backend: NicBackend) -> Self {
+        Self { backend, mac: None, link: Link::Up }
+    }
 }
 
 /// The network of an interface.

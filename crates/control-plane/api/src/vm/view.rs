@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use super::create::ImageFormat;
 use super::hardware::{
-    Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, IoLimits, Nic, RestartPolicy,
+    Board, Boot, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, Growth, IoLimits, Nic,
+    RestartPolicy,
 };
 use super::label::{Notes, Tag};
 use super::schedule::CryptoperiodView;
@@ -113,6 +114,9 @@ pub struct VmView {
     pub firmware: Firmware,
     /// Virtual processors.
     pub topology: Cpus,
+    /// How far processors and memory grow while it runs.
+    #[serde(default, skip_serializing_if = "Growth::is_none")]
+    pub growth: Growth,
     /// Its disks.
     pub disks: Vec<Disk>,
     /// The limits of the requests of all its disks together.

@@ -22,6 +22,7 @@ use super::observe::Look;
 use super::operate::Operated;
 use super::place::told_without_key;
 use super::seal_disks::{SealUndo, SealWish, SealedVolumes};
+use super::sizes::UndoneSizes;
 use super::{Control, HostSeat, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index, Row};
@@ -113,6 +114,17 @@ impl Control {
             Work::Configure { before } => {
                 let before = (**before).clone();
                 self.configure(&step, before)
+            }
+            Work::SetNics { before, after, failures } => self.set_the_nics(&step, before, after, *failures),
+            Work::UndoSetNics { before, after, problem } => {
+                self.undo_set_nics(&step, before, after, problem.as_ref())
+            }
+            Work::SetSizes { before, after, failures } => {
+                self.set_the_sizes(&step, *before, *after, *failures)
+            }
+            Work::UndoSetSizes { before, after, memory_stays, problem } => {
+                let undone = UndoneSizes { before: *before, after: *after, memory_stays: *memory_stays };
+                self.undo_set_sizes(&step, undone, problem.as_ref())
             }
             Work::Delete => self.delete(&step),
             Work::StopToMove { to, timeout_s } => self.stop_to_move(&step, *to, *timeout_s),
@@ -757,6 +769,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmRemoveDisk => format!("a disk of VM {name} is gone, and its volume with it"),
         TaskKind::VmAddNic => format!("VM {name} has one more network card"),
         TaskKind::VmRemoveNic => format!("VM {name} has a network card less"),
+        TaskKind::VmSetNic => format!("a network card of VM {name} is connected otherwise"),
         TaskKind::VmEncryptDisk => format!("a disk of VM {name} is encrypted"),
         TaskKind::VmDecryptDisk => format!("a disk of VM {name} is NOT encrypted any more"),
         TaskKind::VmResizeDisk => format!("a disk of VM {name} is larger"),

@@ -352,6 +352,7 @@ fn like(origin: &VmRecord, wish: &CloneVm, wanted: &CloneWish<'_>) -> Result<Cre
         firmware: hardware.firmware,
         cpus: hardware.cpus,
         memory_bytes: hardware.memory,
+        growth: hardware.growth,
         disks: hardware.disks.iter().map(|disk| wanted.copy_of(disk, &encryption)).collect(),
         nics: Some(hardware.nics.iter().map(|nic| Nic { mac: None, ..nic.clone() }).collect()),
         tpm: hardware.tpm,

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use strongroom_api::limits::TAGS_MAX;
 use strongroom_api::vm::{Notes, PatchVm, Tag, TagChanges, TagKey};
 use strongroom_api::{ErrorCode, Name, Problem};
-use strongroom_host::protocol::FORMAT_WITH_DIRECTORIES;
+use strongroom_host::protocol::{FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG};
 
 use super::HostSeat;
 use super::volume_changes::name_is_free;
@@ -28,10 +28,12 @@ pub(super) struct Described<'a> {
 
 impl<'a> Described<'a> {
     pub(super) fn of(patch: &'a PatchVm) -> Self {
-        let PatchVm { name, notes, tags, cpus, memory_bytes, nics, boot, cdrom, vnc, restart } = patch;
+        let PatchVm { name, notes, tags, cpus, memory_bytes, growth, nics, boot, cdrom, vnc, restart } =
+            patch;
         let is_any = name.is_some() || notes.is_some() || tags.is_some();
         let is_of_machine = cpus.is_some()
             || memory_bytes.is_some()
+            || growth.is_some()
             || nics.is_some()
             || boot.is_some()
             || cdrom.is_some()
@@ -81,18 +83,19 @@ impl<'a> Described<'a> {
 /// # Errors
 /// If it has an earlier version.
 pub(super) fn host_reads(seat: &HostSeat, vm: &VmRecord) -> Result<(), Problem> {
-    let needs = vm.directory.is_some() || !vm.hardware.boot.order().is_empty();
+    let has_link = vm.hardware.nics.iter().any(|nic| !nic.link.is_up());
+    let has_directory = vm.directory.is_some() || !vm.hardware.boot.order().is_empty();
+    let needs = [
+        (!vm.hardware.growth.is_none(), FORMAT_WITH_HOT_PLUG, "no VM that grows while it runs"),
+        (has_link, FORMAT_WITH_HOT_PLUG, "no network card whose link is down"),
+        (has_directory, FORMAT_WITH_DIRECTORIES, "no VM whose directory has another name, and no boot order"),
+    ];
     let seen = seat.seen();
-    match &seen.state {
-        Some(state) if needs && !state.formats.has(FORMAT_WITH_DIRECTORIES) => {
-            let message = format!(
-                "host {} has version {}, which knows no VM whose directory has another name, and no boot order",
-                seat.name, state.version
-            );
-            Err(Problem::new(ErrorCode::NoHost, message).next("upgrade the program there"))
-        }
-        Some(_) | None => Ok(()),
-    }
+    let Some(state) = &seen.state else { return Ok(()) };
+    let lacking = needs.into_iter().find(|(is_needed, format, _)| *is_needed && !state.formats.has(*format));
+    let Some((_, _, what)) = lacking else { return Ok(()) };
+    let message = format!("host {} has version {}, which knows {what}", seat.name, state.version);
+    Err(Problem::new(ErrorCode::NoHost, message).next("upgrade the program there"))
 }
 
 /// The tags of a request.

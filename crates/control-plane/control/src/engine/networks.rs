@@ -160,7 +160,7 @@ pub(super) fn connected(index: &Index, nics: &[Nic], host: Uuid) -> Result<Vec<N
             )));
         };
         let id = Reference::try_from(network.id.to_string()).map_err(problems::invalid)?;
-        Ok(Nic { backend: NicBackend::Network { network: id, on: Some(on) }, mac: nic.mac })
+        Ok(Nic { backend: NicBackend::Network { network: id, on: Some(on) }, ..nic.clone() })
     };
     nics.iter().map(connect).collect()
 }
@@ -171,7 +171,7 @@ pub(super) fn shown(index: &Index, nics: &[Nic]) -> Vec<Nic> {
         let NicBackend::Network { network, on } = &nic.backend else { return nic.clone() };
         let found = index.networks.get(network.as_str());
         let network = found.map_or_else(|| network.clone(), |found| found.name.clone().into());
-        Nic { backend: NicBackend::Network { network, on: on.clone() }, mac: nic.mac }
+        Nic { backend: NicBackend::Network { network, on: on.clone() }, ..nic.clone() }
     };
     nics.iter().map(show).collect()
 }

@@ -244,6 +244,8 @@ fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<ProviderKey> {
         | OperationKind::Configure { .. }
         | OperationKind::Rekey { .. }
         | OperationKind::ChangeDisk { .. }
+        | OperationKind::SetNics { .. }
+        | OperationKind::SetSizes { .. }
         | OperationKind::ChangeSnapshots { .. }
         | OperationKind::ImportDisk { .. }
         | OperationKind::SupplyGrants => vm.hardware.keys(),

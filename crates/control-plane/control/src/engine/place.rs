@@ -89,6 +89,7 @@ impl Control {
             firmware: wish.firmware,
             cpus: wish.cpus,
             memory: wish.memory_bytes,
+            growth: wish.growth,
             disks: disks.collect::<Result<_, Problem>>()?,
             limits: IoLimits::NONE,
             nics: addressed(&self.networks(index, seat.id, wish)?)?,
@@ -151,7 +152,7 @@ impl Control {
     /// supports it.
     fn networks(&self, index: &Index, host: Uuid, wish: &CreateVm) -> Result<Vec<Nic>, Problem> {
         let Some(nics) = &wish.nics else {
-            let user = Nic { backend: NicBackend::User {}, mac: None };
+            let user = Nic::on(NicBackend::User {});
             return Ok(if self.lacks_user_network(host) { Vec::new() } else { vec![user] });
         };
         self.connected_on(index, host, nics)
@@ -334,7 +335,7 @@ pub(super) fn addressed(nics: &[Nic]) -> Result<Vec<Nic>, Problem> {
         getrandom::fill(&mut bytes).map_err(|error| {
             Problem::new(ErrorCode::Unavailable, format!("the system gives no random numbers: {error}"))
         })?;
-        Ok(Nic { backend: nic.backend.clone(), mac: Some(MacAddress::of_qemu(bytes)) })
+        Ok(Nic { mac: Some(MacAddress::of_qemu(bytes)), ..nic.clone() })
     };
     nics.iter().map(address).collect()
 }

@@ -447,6 +447,7 @@ pub(super) fn refuse_of_half_clear(vm: &VmRecord, kind: TaskKind) -> Result<(), 
             | TaskKind::VmConfigure
             | TaskKind::VmAddNic
             | TaskKind::VmRemoveNic
+            | TaskKind::VmSetNic
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk
             | TaskKind::VmResizeDisk

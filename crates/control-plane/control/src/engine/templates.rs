@@ -75,6 +75,7 @@ pub(super) fn refuse_of_template(vm: &VmRecord, kind: TaskKind) -> Result<(), Pr
             | TaskKind::VmConfigure
             | TaskKind::VmAddNic
             | TaskKind::VmRemoveNic
+            | TaskKind::VmSetNic
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk
             | TaskKind::VmResizeDisk

@@ -105,6 +105,7 @@ impl Control {
             board: hardware.board,
             firmware: hardware.firmware,
             topology: hardware.cpus,
+            growth: hardware.growth,
             disks: disks.collect(),
             limits: hardware.limits,
             nics: super::networks::shown(&index, &hardware.nics),

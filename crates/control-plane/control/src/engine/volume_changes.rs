@@ -17,7 +17,7 @@ use strongroom_api::guard::Parts;
 use strongroom_api::limits::VOLUME_CHANGES_MAX;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{
-    AddDisk, Boot, CreateVm, DiskFrontend, EncryptionWish, Firmware, Lifecycle, Notes, PowerState,
+    AddDisk, Boot, CreateVm, DiskFrontend, EncryptionWish, Firmware, Growth, Lifecycle, Notes, PowerState,
     RestartPolicy,
 };
 use strongroom_api::volume::{
@@ -753,6 +753,7 @@ fn holder(
         firmware: Firmware::Bios,
         cpus: Cpus::default(),
         memory_bytes: MemorySize::MIN,
+        growth: Growth::default(),
         disks,
         nics: Some(Vec::new()),
         tpm: false,

@@ -9,8 +9,7 @@ use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
-    AddNic, BootDevice, CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, Nic, PatchVm, PowerState,
-    StartVm, StopVm,
+    CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
 };
 use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Privilege, Problem, WhenFull, operation};
 use strongroom_host::protocol::{Dump, ImageFormat};
@@ -31,7 +30,7 @@ use super::seal_disks::refuse_of_half_clear;
 use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
 use super::volume_changes::name_is_free;
-use super::{Control, Stop};
+use super::{Control, Stop, sizes};
 use crate::inventory::{Draft, Failure, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{
@@ -296,6 +295,21 @@ impl Control {
                 let task = self.task_done(id, TaskKind::VmConfigure, changed.object(), caller);
                 return Ok((task, draft.replace_named(vm, &changed)));
             }
+            let power = self.power_of(index, vm);
+            if power.is_on()
+                && let Some(after) = sizes::of_running(vm, patch)
+            {
+                refuse_of_half_clear(vm, TaskKind::VmConfigure)?;
+                volumes_settled(vm, power)?;
+                let mut changed = VmRecord { task: Some(id), ..VmRecord::clone(&vm.record) };
+                let work = self.begin_resizing(&mut changed, after)?;
+                check_on_host(index, &changed)?;
+                let task = self.task(id, TaskKind::VmConfigure, changed.object(), caller);
+                return Ok((
+                    TaskRecord { vm: Some(vm.id), work, ..task },
+                    self.draft().replace(vm, &changed),
+                ));
+            }
             self.may_be_reconfigured(index, vm, TaskKind::VmConfigure)?;
             let mut changed = patched(vm, patch);
             if let Some(nics) = &patch.nics {
@@ -309,52 +323,6 @@ impl Control {
             let task = self.task(id, TaskKind::VmConfigure, changed.object(), caller);
             let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft.replace_named(vm, &changed)))
-        })
-    }
-
-    /// Requests another network card for a VM that is off, after all others.
-    pub fn add_nic(&self, caller: &Caller, named: &str, wish: &AddNic) -> Result<Task, Problem> {
-        self.nics_wish(caller, named, TaskKind::VmAddNic, |index, vm| {
-            let nic = self.connected_on(index, vm.host, std::slice::from_ref(&wish.nic))?;
-            vm.hardware.nics.extend(addressed(&nic)?);
-            Ok(())
-        })
-    }
-
-    /// Requests that a VM that is off loses a network card: `nic0` and so on, or its address.
-    pub fn remove_nic(&self, caller: &Caller, named: &str, nic: &str) -> Result<Task, Problem> {
-        self.nics_wish(caller, named, TaskKind::VmRemoveNic, |_, vm| {
-            let is_it = |(number, known): &(usize, &Nic)| {
-                BootDevice::Nic(*number).to_string() == nic
-                    || known.mac.is_some_and(|mac| mac.to_string().eq_ignore_ascii_case(nic))
-            };
-            let Some((number, _)) = vm.hardware.nics.iter().enumerate().find(is_it) else {
-                let message = format!("VM {} has no {nic}", vm.name);
-                return Err(Problem::new(ErrorCode::NotFound, message)
-                    .next(format!("`strongroom vm nic list {}` shows what there is", vm.name)));
-            };
-            vm.hardware.nics.remove(number);
-            vm.hardware.boot.without_nic(number);
-            Ok(())
-        })
-    }
-
-    fn nics_wish(
-        &self,
-        caller: &Caller,
-        named: &str,
-        kind: TaskKind,
-        change: impl Fn(&Index, &mut VmRecord) -> Result<(), Problem>,
-    ) -> Result<Task, Problem> {
-        self.wish(caller, |index, id| {
-            let vm = idle_vm(index, named)?;
-            self.may_be_reconfigured(index, vm, kind)?;
-            let mut changed = VmRecord { task: Some(id), ..VmRecord::clone(&vm.record) };
-            change(index, &mut changed)?;
-            check_on_host(index, &changed)?;
-            let task = self.task(id, kind, vm.object(), caller);
-            let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
-            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
         })
     }
 
@@ -800,7 +768,7 @@ pub(super) fn stop_timeout(timeout_s: Option<u32>) -> Result<u32, Problem> {
 }
 
 /// Checks a changed VM against the limits of the API and of hosts.
-fn check_on_host(index: &Index, vm: &VmRecord) -> Result<(), Problem> {
+pub(super) fn check_on_host(index: &Index, vm: &VmRecord) -> Result<(), Problem> {
     let mount = index.datastore_of(vm).and_then(|datastore| datastore.on(vm.host));
     check(vm, mount.map_or("/", |mount| mount.path.as_str()))
 }
@@ -810,6 +778,7 @@ fn patched(vm: &VmRecord, patch: &PatchVm) -> VmRecord {
     let hardware = &mut changed.hardware;
     hardware.cpus = patch.cpus.unwrap_or(hardware.cpus);
     hardware.memory = patch.memory_bytes.unwrap_or(hardware.memory);
+    hardware.growth = patch.growth.unwrap_or(hardware.growth);
     hardware.board.vnc = patch.vnc.unwrap_or(hardware.board.vnc);
     if let Some(cdrom) = &patch.cdrom {
         hardware.cdrom = cdrom.clone();

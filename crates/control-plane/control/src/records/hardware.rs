@@ -9,7 +9,8 @@ use strongroom_host::protocol;
 use strongroom_host::protocol::{DiskKey, KnownVolume};
 use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::{
-    Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, VmName, rounded_memory,
+    Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, Growth, MemorySize, VmName,
+    rounded_memory,
 };
 use uuid::Uuid;
 
@@ -29,6 +30,9 @@ pub struct Hardware {
     /// Memory.
     #[serde(deserialize_with = "rounded_memory")]
     pub memory: MemorySize,
+    /// How far processors and memory grow while it runs.
+    #[serde(default, skip_serializing_if = "Growth::is_none")]
+    pub growth: Growth,
     /// Disks.
     pub disks: Vec<DiskRecord>,
     /// The limits of the requests of all disks together.
@@ -393,6 +397,7 @@ impl Hardware {
             board: self.board,
             cpus: self.cpus,
             memory_bytes: self.memory,
+            growth: self.growth,
             firmware: self.firmware,
             disks: self.disks.iter().map(DiskRecord::told).collect::<Option<_>>()?,
             limits: self.limits,
@@ -443,6 +448,7 @@ impl Hardware {
             firmware: spec.firmware,
             cpus: spec.cpus,
             memory: spec.memory_bytes,
+            growth: spec.growth,
             disks: spec.disks.iter().map(disk).collect(),
             limits: spec.limits,
             nics: spec.nics.iter().map(nic_found).collect(),
@@ -455,12 +461,49 @@ impl Hardware {
     }
 }
 
+/// The sizes of a VM that change while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// Its processors.
+    pub cpus: Cpus,
+    /// Its memory.
+    pub memory: MemorySize,
+}
+
+/// The network cards of a VM, with the order of booting, which names them by their number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicSet {
+    /// The cards.
+    pub nics: Vec<Nic>,
+    /// The order of booting.
+    pub boot: Boot,
+}
+
+impl NicSet {
+    /// Those of a VM.
+    pub fn of(hardware: &Hardware) -> Self {
+        Self { nics: hardware.nics.clone(), boot: hardware.boot.clone() }
+    }
+
+    /// These, and behind them those of the other set that have another address.
+    pub fn with(&self, other: &Self) -> Self {
+        let is_more = |nic: &&Nic| self.nics.iter().all(|known| known.mac != nic.mac);
+        let more = other.nics.iter().filter(is_more);
+        Self { nics: self.nics.iter().chain(more).cloned().collect(), boot: self.boot.clone() }
+    }
+
+    /// Makes them those of a VM.
+    pub fn give_to(self, hardware: &mut Hardware) {
+        (hardware.nics, hardware.boot) = (self.nics, self.boot);
+    }
+}
+
 /// `None` for an interface without an address, or on a network that its host does not have: no VM
 /// of the inventory has one.
 fn nic_told(nic: &Nic) -> Option<strongroom_vm::Nic> {
-    Some(strongroom_vm::Nic { mac: nic.mac?, network: nic.backend.on_host()? })
+    Some(strongroom_vm::Nic { mac: nic.mac?, network: nic.backend.on_host()?, link: nic.link })
 }
 
 fn nic_found(nic: &strongroom_vm::Nic) -> Nic {
-    Nic { backend: (&nic.network).into(), mac: Some(nic.mac) }
+    Nic { backend: (&nic.network).into(), mac: Some(nic.mac), link: nic.link }
 }

@@ -57,7 +57,7 @@ pub use access::{
 };
 pub use emergency::EmergencyRecord;
 pub use group::{GroupMember, GroupRecord, GroupState};
-pub use hardware::{DiskRecord, DiskSealing, Hardware};
+pub use hardware::{DiskRecord, DiskSealing, Hardware, NicSet, Sizes};
 pub use identity::IdentityProviderRecord;
 pub use network::{NetworkRecord, OnBridge};
 pub use schedule::{

@@ -12,7 +12,7 @@ use strongroom_types::{
 use uuid::Uuid;
 
 use super::access::AskedBy;
-use super::hardware::{DiskRecord, Hardware};
+use super::hardware::{DiskRecord, Hardware, NicSet, Sizes};
 
 /// A task, with the data to continue it after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,6 +149,51 @@ pub enum Work {
     Configure {
         /// The old hardware, for the case that the host refuses.
         before: Box<Hardware>,
+    },
+    /// Have the host plug network cards of a running VM in and out. The VM's record has the cards
+    /// of before and of after until it is done.
+    SetNics {
+        /// The cards before.
+        before: Box<NicSet>,
+        /// The cards after.
+        after: Box<NicSet>,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Have the host plug processors and memory of a running VM in and out. The VM's record has the
+    /// larger of before and after until it is done.
+    SetSizes {
+        /// What it has.
+        before: Sizes,
+        /// What it is to have.
+        after: Sizes,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Have the host take back a change of sizes that was not made.
+    UndoSetSizes {
+        /// What it had.
+        before: Sizes,
+        /// What it was to have.
+        after: Sizes,
+        /// Whether the guest has the memory already, which it keeps.
+        #[serde(default)]
+        memory_stays: bool,
+        /// Why it failed; absent if it was cancelled.
+        #[serde(default)]
+        problem: Option<Problem>,
+    },
+    /// Have the host take back a change of network cards that was not made.
+    UndoSetNics {
+        /// The cards before.
+        before: Box<NicSet>,
+        /// The cards that were wanted.
+        after: Box<NicSet>,
+        /// Why it failed; absent if it was cancelled.
+        #[serde(default)]
+        problem: Option<Problem>,
     },
     /// Fill a disk.
     ImportDisk {
@@ -564,6 +609,8 @@ impl Work {
             | Self::Resume
             | Self::Reset
             | Self::Configure { .. }
+            | Self::SetNics { .. }
+            | Self::SetSizes { .. }
             | Self::ImportDisk { .. }
             | Self::Delete
             | Self::AddDisk { .. }
@@ -583,6 +630,8 @@ impl Work {
             | Self::UndoCreate { .. }
             | Self::AwaitRunning
             | Self::UndoStart
+            | Self::UndoSetNics { .. }
+            | Self::UndoSetSizes { .. }
             | Self::UndoAddDisk { .. }
             | Self::RecordSeal { .. }
             | Self::UndoSealDisk { .. }

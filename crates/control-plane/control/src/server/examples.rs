@@ -66,6 +66,7 @@ mod tests {
             vm::MoveToHost,
             vm::AddDisk,
             vm::AddNic,
+            vm::PatchNic,
             alarm::Alarm,
             host::CreateHostToken,
             policy::ApplyPolicy,

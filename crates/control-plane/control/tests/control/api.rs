@@ -314,7 +314,7 @@ fn the_documents_bounds_are_the_limits() {
         bound(&format!("{place} maxLength"), text(HOST_PATH_BYTES_MAX));
     }
     bound("Boot.arguments maxLength", text(KERNEL_ARGUMENTS_BYTES_MAX));
-    for place in ["Cpus.sockets", "Cpus.cores", "Cpus.threads"] {
+    for place in ["Cpus.sockets", "Cpus.cores", "Cpus.threads", "Growth.max_cpus"] {
         bound(&format!("{place} maximum"), u64::from(CPUS_MAX));
     }
     for place in ["CreateVm.datastore", "CreateVm.policy", "RegisterVm.datastore", "Name"] {

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use strongroom_api::datastore::RebuildDatastore;
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{
-    AddDisk, CloneVm, DeleteVm, DesiredPower, EncryptDisk, Lifecycle, RotateKey, StartVm, StopVm,
+    AddDisk, AddNic, CloneVm, CreateVm, DeleteVm, DesiredPower, EncryptDisk, Lifecycle, PatchVm, RotateKey,
+    StartVm, StopVm,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
@@ -435,6 +436,108 @@ fn is_killed_at(moments: u16, encrypts: bool, runs: bool) -> bool {
     assert_eq!(moved.volumes, [found.volume.unwrap()]);
     drop(keys);
     assert_eq!(site.host.lock().violations, [""; 0], "at {moments}");
+    killer.killed > 0
+}
+
+/// Kills at each moment of a change of a running VM's network cards, once: of one that is made, and
+/// of one that is taken back.
+#[test]
+fn network_cards_become_what_was_asked_for_or_what_they_were_whenever_it_was_killed() {
+    for fails in [false, true] {
+        let moments = (0_u16..).find(|moments| !cards_are_killed_at(*moments, fails));
+        println!("killed at each of the first {} moments", moments.unwrap());
+    }
+}
+
+/// Returns `false` if the task was over before that moment.
+fn cards_are_killed_at(moments: u16, fails: bool) -> bool {
+    let site = Site::new();
+    with_datastore(&site);
+    let mut killer = Killer::new(&site, Vec::new());
+    assert!(killer.ask(&caller(0), Act::Create(0, true)).unwrap().is_ok());
+    killer.rest();
+    killer.control.start_vm(&caller(12), NAMES[0], &StartVm::default()).unwrap();
+    killer.rest();
+    let cards = || {
+        let host = site.host.lock();
+        let nics = &host.vms.values().next().unwrap().spec.nics;
+        nics.iter().map(|nic| nic.mac.to_string()).collect::<Vec<_>>()
+    };
+    let before = cards();
+    if fails {
+        site.host.lock().nic_changes_that_fail = vec!["guest_keeps_nic"];
+    }
+    killer.kills = vec![moments].into_iter();
+    killer.load();
+    let wish: AddNic = serde_json::from_str(r#"{"nic":{"backend":{"type":"user"}}}"#).unwrap();
+    let task = loop {
+        if settle_down(&site, &killer.control) {
+            let asked = killer.control.add_nic(&caller(1), NAMES[0], &wish);
+            if !site.fuse.is_burnt() {
+                break asked.unwrap();
+            }
+        }
+        killer.rise();
+    };
+    killer.rest();
+    let state = if fails { TaskState::Failed } else { TaskState::Done };
+    assert_eq!(killer.control.show_task(task.id).unwrap().state, state, "at {moments}");
+    let vm = killer.control.show_vm(NAMES[0]).unwrap();
+    let known: Vec<_> = vm.nics.iter().map(|nic| nic.mac.unwrap().to_string()).collect();
+    assert_eq!(known, cards(), "at {moments}");
+    assert_eq!(known.len(), before.len() + usize::from(!fails), "at {moments}");
+    assert!(vm.summary.power.is_on(), "at {moments}");
+    assert_eq!(site.host.lock().violations, [""; 0], "at {moments}");
+    killer.killed > 0
+}
+
+/// Kills at each moment of a running VM's growth, once: of one that is made, and of one that fails
+/// when the guest has the memory, which stays.
+#[test]
+fn a_vm_grows_as_was_asked_for_whenever_it_was_killed() {
+    for fails in [false, true] {
+        let moments = (0_u16..).find(|moments| !growth_is_killed_at(*moments, fails));
+        println!("killed at each of the first {} moments", moments.unwrap());
+    }
+}
+
+/// Returns `false` if the task was over before that moment.
+fn growth_is_killed_at(moments: u16, fails: bool) -> bool {
+    let site = Site::new();
+    with_datastore(&site);
+    let mut killer = Killer::new(&site, Vec::new());
+    let growth = serde_json::from_str(r#"{"max_cpus":4,"max_memory_bytes":335544320}"#).unwrap();
+    let wish = CreateVm { growth, ..create(NAMES[0], true) };
+    killer.control.create_vm(&caller(0), &wish).unwrap();
+    killer.rest();
+    killer.control.start_vm(&caller(12), NAMES[0], &StartVm::default()).unwrap();
+    killer.rest();
+    if fails {
+        site.host.lock().size_changes_that_fail = vec!["guest_keeps_cpu"];
+    }
+    killer.kills = vec![moments].into_iter();
+    killer.load();
+    let wish: PatchVm = serde_json::from_str(r#"{"cpus":{"cores":4},"memory_bytes":335544320}"#).unwrap();
+    let task = loop {
+        if settle_down(&site, &killer.control) {
+            let asked = killer.control.set_vm(&caller(1), NAMES[0], &wish, None);
+            if !site.fuse.is_burnt() {
+                break asked.unwrap();
+            }
+        }
+        killer.rise();
+    };
+    killer.rest();
+    let state = if fails { TaskState::Failed } else { TaskState::Done };
+    assert_eq!(killer.control.show_task(task.id).unwrap().state, state, "at {moments}");
+    let vm = killer.control.show_vm(NAMES[0]).unwrap();
+    let cpus = if fails { 1 } else { 4 };
+    assert_eq!((vm.summary.cpus, vm.summary.memory_bytes), (cpus, 320 << 20), "at {moments}");
+    let host = site.host.lock();
+    let spec = &host.vms.values().next().unwrap().spec;
+    assert_eq!((spec.cpus.count(), spec.memory_bytes.bytes()), (cpus, 320 << 20), "at {moments}");
+    assert_eq!(host.violations, [""; 0], "at {moments}");
+    drop(host);
     killer.killed > 0
 }
 

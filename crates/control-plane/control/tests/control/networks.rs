@@ -9,7 +9,7 @@ use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{CreateVm, DeleteVm, MoveToHost, NicBackend, PatchVm, StartVm};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
-use strongroom_host::protocol::Network;
+use strongroom_host::protocol::{Link, Network};
 
 use crate::support::{Site, caller, copy, create, settle_down, with_vms};
 
@@ -202,8 +202,73 @@ fn single_cards_come_and_go_and_the_others_and_the_boot_order_stay() {
     assert_eq!(order(&control), "disk0");
     control.start_vm(&caller(8), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
-    assert_eq!(add(9, user).unwrap_err().code, ErrorCode::Conflict, "it runs");
-    assert_eq!(control.remove_nic(&caller(10), "web1", "nic0").unwrap_err().code, ErrorCode::Conflict);
-    let spec = site.host.lock().vms.values().next().unwrap().spec.clone();
-    assert_eq!((spec.nics.len(), spec.nics[0].mac.to_string()), (1, all[2].clone()));
+    // While it runs, the cards that go and those that come are known until its host is done.
+    let spec = || site.host.lock().vms.values().next().unwrap().spec.clone();
+    assert_eq!((spec().nics.len(), spec().nics[0].mac.to_string()), (1, all[2].clone()));
+    add(9, user.clone()).unwrap();
+    assert_eq!(macs().len(), 2);
+    assert_eq!(control.remove_nic(&caller(10), "web1", "nic0").unwrap_err().code, ErrorCode::Busy);
+    assert!(settle_down(&site, &control));
+    assert_eq!(spec().nics.len(), 2);
+    control.remove_nic(&caller(11), "web1", &all[2]).unwrap();
+    assert_eq!(macs().len(), 2, "its guest has not released it yet");
+    assert!(settle_down(&site, &control));
+    assert_eq!((macs().len(), spec().nics.len()), (1, 1));
+    assert_ne!(macs()[0], all[2]);
+    assert_eq!(order(&control), "disk0");
+
+    // A cable is pulled, and a card is on another network; its address stays.
+    let only = macs()[0].clone();
+    let set = |request: u64, patch: Value| {
+        control.set_nic(&caller(request), "web1", "nic0", &read(patch)).unwrap();
+        assert!(settle_down(&site, &control));
+        let spec = site.host.lock().vms.values().next().unwrap().spec.clone();
+        assert_eq!(spec.nics[0].mac.to_string(), only);
+        (spec.nics[0].network.clone(), spec.nics[0].link)
+    };
+    assert_eq!(set(12, json!({ "link": "down" })), (Network::User, Link::Down));
+    let tap = Network::Tap { device: "tap7".parse().unwrap() };
+    assert_eq!(set(13, json!({ "backend": { "type": "tap", "device": "tap7" } })), (tap, Link::Down));
+    assert_eq!(set(14, json!({ "backend": { "type": "user" }, "link": "up" })), (Network::User, Link::Up));
+
+    // What the host does not do is taken back.
+    site.host.lock().nic_changes_that_fail = vec!["guest_keeps_nic"];
+    let task = control.remove_nic(&caller(15), "web1", "nic0").unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Failed);
+    assert_eq!((macs(), spec().nics.len()), (vec![only.clone()], 1));
+    // A host of the former version is not asked.
+    let is_old = |is_old: bool| {
+        site.host.lock().is_old = is_old;
+        site.host.restart();
+        site.pass(std::time::Duration::from_secs(60));
+        assert!(settle_down(&site, &control));
+    };
+    is_old(true);
+    let refused = add(16, user.clone()).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NoHost, "{refused}");
+    is_old(false);
+    let twice = json!({ "nic": { "backend": user, "mac": only } });
+    assert_eq!(control.add_nic(&caller(17), "web1", &read(twice)).unwrap_err().code, ErrorCode::Invalid);
+    assert_eq!(site.host.lock().violations, [""; 0]);
+}
+
+#[test]
+fn a_network_that_a_running_vm_leaves_stays_until_it_has_left() {
+    let (site, control) = with_vms(&["web1"]);
+    make(&control, "lan", Some(20));
+    put(&control, 1, "lan", "host1", "br0").unwrap();
+    control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let add = read(json!({ "nic": { "backend": { "type": "network", "network": "lan" } } }));
+    control.add_nic(&caller(3), "web1", &add).unwrap();
+    let deletes =
+        |request: u64| control.delete_network(&caller(request), "lan").err().map(|problem| problem.code);
+    assert_eq!(deletes(4), Some(ErrorCode::InUse), "it is on its way");
+    assert!(settle_down(&site, &control));
+    let number = control.show_vm("web1").unwrap().nics.len() - 1;
+    control.remove_nic(&caller(5), "web1", &format!("nic{number}")).unwrap();
+    assert_eq!(deletes(6), Some(ErrorCode::InUse), "its guest may keep the card");
+    assert!(settle_down(&site, &control));
+    assert_eq!(deletes(7), None);
 }

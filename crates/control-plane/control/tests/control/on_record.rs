@@ -134,6 +134,7 @@ fn people_from_outside(log: &mut Recorded, server: &Server) {
 fn disks(log: &mut Recorded) {
     log.call("vm_set", &["web1"], &json!({ "vnc": true }));
     log.call("vm_add_nic", &["web1"], &json!({ "nic": { "backend": { "type": "user" } } }));
+    log.call("vm_set_nic", &["web1", "nic0"], &json!({ "link": "down" }));
     log.call("vm_remove_nic", &["web1", "nic0"], &json!({}));
     log.call("vm_add_disk", &["web1"], &json!({ "size_bytes": 1 << 20 }));
     log.call("vm_resize_disk", &["web1", "disk1"], &json!({ "size_bytes": 2 << 20 }));

@@ -4,8 +4,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 use strongroom_api::access::{CreateFolder, Folder, FolderUse, MoveVm, Quota, SetFolder};
-use strongroom_api::task::Task;
-use strongroom_api::vm::{AddDisk, CreateVm, DeleteVm, PatchVm, ResizeDisk, TemplateVm};
+use strongroom_api::task::{Task, TaskState};
+use strongroom_api::vm::{AddDisk, CreateVm, DeleteVm, PatchVm, ResizeDisk, StartVm, TemplateVm};
 use strongroom_api::volume::{ChangeAnswer, ChangeVolumes};
 use strongroom_api::{ErrorCode, Problem, Reference};
 use strongroom_control::engine::Control;
@@ -202,4 +202,58 @@ fn requests_at_the_same_time_do_not_use_the_same_room() {
         asked.into_iter().map(|one| one.join().unwrap()).sum()
     });
     assert_eq!((made as u64, folder(&control, "tenant1").used.vms), (ROOM, ROOM));
+}
+
+#[test]
+fn what_a_running_vm_grows_to_counts_from_the_request_on_and_until_it_is_taken() {
+    let (site, control) = with_vms(&["outside"]);
+    let quota = Quota { cpus: Some(4), memory_bytes: Some(512 * MIB), ..Quota::default() };
+    make_folder(&control, "tenant1", quota);
+    let growth =
+        serde_json::from_value(json!({ "max_cpus": 8, "max_memory_bytes": (64 + 1024) * MIB })).unwrap();
+    control.create_vm(&caller(1), &CreateVm { growth, ..inside("web1", "tenant1") }).unwrap();
+    assert!(settle_down(&site, &control));
+    control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let used = || {
+        let used = folder(&control, "tenant1").used;
+        (used.cpus, used.memory_bytes / MIB)
+    };
+    let host_has = || {
+        let host = site.host.lock();
+        let vm = host.vms.values().find(|vm| vm.spec.name.as_str() == "web1").unwrap();
+        (u64::from(vm.spec.cpus.count()), vm.spec.memory_bytes.bytes() / MIB)
+    };
+    let sizes =
+        |cpus: u32, memory: u64| set(json!({ "cpus": { "cores": cpus }, "memory_bytes": memory * MIB }));
+    let before = used();
+    // Beyond the quota, and before the guest has anything.
+    is_over(control.set_vm(&caller(3), "web1", &sizes(5, 64), None), "processors");
+    is_over(control.set_vm(&caller(4), "web1", &sizes(1, 64 + 512), None), "memory");
+    for (request, wish, says) in [
+        (5, sizes(9, 64), "at most 8 CPUs"),
+        (6, sizes(1, 100), "multiples of 128M"),
+        (7, sizes(1, 32), "only grows"),
+        (8, set(json!({ "memory_bytes": 192 * MIB, "restart": "never" })), "has to be off"),
+    ] {
+        let problem = control.set_vm(&caller(request), "web1", &wish, None).unwrap_err();
+        assert_eq!(problem.code, ErrorCode::Conflict, "{problem}");
+        assert!(problem.message.contains(says), "{problem}");
+    }
+    assert_eq!((used(), host_has()), (before, before));
+    control.set_vm(&caller(10), "web1", &sizes(4, 64 + 256), None).unwrap();
+    assert_eq!((used(), host_has()), ((4, 320), before), "it counts before the guest has it");
+    assert!(settle_down(&site, &control));
+    assert_eq!((used(), host_has()), ((4, 320), (4, 320)));
+    // What is given back counts until the guest has released it.
+    control.set_vm(&caller(11), "web1", &sizes(2, 320), None).unwrap();
+    assert_eq!((used(), host_has()), ((4, 320), (4, 320)));
+    assert!(settle_down(&site, &control));
+    assert_eq!((used(), host_has()), ((2, 320), (2, 320)));
+    // A failure after the guest has its memory leaves what cannot be taken back.
+    site.host.lock().size_changes_that_fail = vec!["guest_keeps_cpu"];
+    let task = control.set_vm(&caller(12), "web1", &sizes(3, 320 + 128), None).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Failed);
+    assert_eq!((used(), host_has()), ((2, 448), (2, 448)));
 }

@@ -477,7 +477,7 @@ fn a_vm_has_a_network_unless_none_is_asked_for_or_its_host_has_none() {
         assert!(settle_down(&site, &control));
         Ok(control.show_vm(name)?.nics)
     };
-    let user = || Some(vec![Nic { backend: NicBackend::User {}, mac: None }]);
+    let user = || Some(vec![Nic::on(NicBackend::User {})]);
     let nics = made(1, "web1", None).unwrap();
     assert_eq!((nics.len(), &nics[0].backend), (1, &NicBackend::User {}));
     assert!(nics[0].mac.unwrap().to_string().starts_with("52:54:00:"));

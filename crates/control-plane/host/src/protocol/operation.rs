@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::{KekId, ProviderKey, SnapshotId, VmId, VolumeId, VolumeSize};
-use strongroom_vm::DiskName;
+use strongroom_vm::{DiskName, MacAddress};
 
 use super::disk_change::DiskChange;
 use super::dump::Dump;
@@ -11,6 +11,7 @@ use super::names::{HandoverId, OperationId, VmGeneration};
 use super::problem::Problem;
 use super::snapshot::{NewVmSnapshot, SnapshotChange};
 use super::spec::VmSpec;
+use super::term::FORMAT_WITH_HOT_PLUG;
 use super::ticket::TicketId;
 
 /// A request for an operation on a VM. Operations on one VM run in the order in which they arrived;
@@ -136,6 +137,25 @@ pub enum OperationKind {
         /// The change.
         change: DiskChange,
     },
+    /// Gives a VM the network cards and the boot order of this configuration, running or off, but
+    /// not suspended. Needs the VM's keys. A running guest has a minute to release a card that it
+    /// is to lose. The cards that stay are not touched. A failure can leave the change half done: a
+    /// repeated request continues it, and one with the former configuration takes it back.
+    SetNics {
+        /// The VM after the change.
+        spec: Box<VmSpec>,
+        /// The cards whose networks the host opens for the VM: those of the configuration that the
+        /// VM may not have, or not on that network.
+        open: Vec<MacAddress>,
+    },
+    /// Gives a VM the processors and the memory of this configuration, running or off, but not
+    /// suspended. Needs the VM's keys. While it runs, it grows as far as its configuration says,
+    /// and its guest has a minute to release processors that were plugged in. A repeated request
+    /// continues what a failure has left.
+    SetSizes {
+        /// The VM after the change.
+        spec: Box<VmSpec>,
+    },
     /// Makes, reverts to or deletes a snapshot of a VM, running or off. Needs the VM's keys. A
     /// failure can leave the change half done: a repeated request continues it. A VM is not started
     /// while it is half reverted.
@@ -236,6 +256,8 @@ impl OperationKind {
             Self::ImportDisk { .. } => "import_disk",
             Self::Rekey { .. } => "rekey",
             Self::ChangeDisk { .. } => "change_disk",
+            Self::SetNics { .. } => "set_nics",
+            Self::SetSizes { .. } => "set_sizes",
             Self::ChangeSnapshots { .. } => "change_snapshots",
             Self::SnapshotGroup { .. } => "snapshot_group",
             Self::SupplyGrants => "supply_grants",
@@ -255,6 +277,8 @@ impl OperationKind {
             | Self::DeleteDump { spec, .. }
             | Self::ImportDisk { spec, .. }
             | Self::ChangeDisk { spec, .. }
+            | Self::SetNics { spec, .. }
+            | Self::SetSizes { spec }
             | Self::ChangeSnapshots { spec, .. }
             | Self::Leave { spec, .. }
             | Self::Arrive { spec, .. } => Some(spec),
@@ -272,6 +296,9 @@ impl OperationKind {
 
     /// The oldest format of requests that can have this operation's VMs.
     pub fn least_format(&self) -> u32 {
+        if let Self::SetNics { .. } | Self::SetSizes { .. } = self {
+            return FORMAT_WITH_HOT_PLUG;
+        }
         let origin = match self {
             Self::Create { from: Some(from), .. } => Some(&from.spec),
             _ => None,

@@ -8,7 +8,8 @@ use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize}
 use strongroom_vm::limits::{DISKS_MAX, NICS_MAX};
 use strongroom_vm::{
     Board, BootDevice, BootError, Bootable, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind,
-    DiskName, Firmware, MemorySize, Nic, VmName, check_host_path, check_initrd_beside_tpm, rounded_memory,
+    DiskName, Firmware, Growth, MemorySize, Nic, VmName, check_host_path, check_initrd_beside_tpm,
+    check_memory_steps, rounded_memory,
 };
 use thiserror::Error;
 use uuid::Uuid;
@@ -16,7 +17,7 @@ use uuid::Uuid;
 use super::operation::VolumeFacts;
 use super::own_volume::is_reserved;
 use super::problem::Problem;
-use super::term::{FORMAT_WITH_DIRECTORIES, FORMATS};
+use super::term::{FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG, FORMATS};
 
 /// The configuration of a VM. Nothing here is secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,9 @@ pub struct VmSpec {
     /// Its memory, in bytes.
     #[serde(deserialize_with = "rounded_memory")]
     pub memory_bytes: MemorySize,
+    /// How far its processors and memory grow while it runs.
+    #[serde(default, skip_serializing_if = "Growth::is_none")]
+    pub growth: Growth,
     /// Its firmware.
     #[serde(default)]
     pub firmware: Firmware,
@@ -250,6 +254,9 @@ impl VmSpec {
 
     /// The oldest format of requests that can have it.
     pub fn least_format(&self) -> u32 {
+        if !self.growth.is_none() || self.nics.iter().any(|nic| !nic.link.is_up()) {
+            return FORMAT_WITH_HOT_PLUG;
+        }
         match self.directory.is_some() || !self.boot_order.is_empty() {
             true => FORMAT_WITH_DIRECTORIES,
             false => FORMATS.oldest,
@@ -430,6 +437,33 @@ impl VmSpec {
         Ok(())
     }
 
+    /// Checks that a machine that runs with this configuration can get these processors and this
+    /// memory before its next start.
+    ///
+    /// # Errors
+    /// `not_growable`.
+    pub fn check_growth_to(&self, cpus: Cpus, memory: MemorySize) -> Result<(), Problem> {
+        let vm = &self.name;
+        let (cpus_max, memory_max) =
+            (self.growth.cpus_max(self.cpus), self.growth.memory_max(self.memory_bytes));
+        let topology_changes = cpus != self.cpus && cpus != Cpus::of_cores(cpus.count());
+        let message = match () {
+            () if cpus.count() > cpus_max => {
+                format!("VM {vm} runs, and has at most {cpus_max} CPUs until its next start")
+            }
+            () if topology_changes => format!("VM {vm} runs, and keeps its sockets and threads"),
+            () if memory > memory_max => {
+                format!("VM {vm} runs, and has at most {memory_max} of memory until its next start")
+            }
+            () if memory < self.memory_bytes => format!("VM {vm} runs, and its memory only grows"),
+            () => {
+                return check_memory_steps(self.memory_bytes, memory)
+                    .map_err(|error| Problem::new("not_growable", error.to_string()));
+            }
+        };
+        Err(Problem::new("not_growable", message).with_next_step("stop the VM first"))
+    }
+
     /// Checks everything that does not depend on a host.
     ///
     /// # Errors
@@ -437,6 +471,7 @@ impl VmSpec {
     pub fn check(&self) -> Result<(), SpecError> {
         in_field("datastore", check_host_path(&self.datastore))?;
         in_field("cpus", self.cpus.check())?;
+        in_field("growth", self.growth.check(self.cpus, self.memory_bytes))?;
         self.check_disks()?;
         if self.disks.is_empty() && (self.tpm || self.seed || self.firmware == Firmware::Uefi) {
             return wrong("disks", "a VM without a disk has no key for what its firmware, TPM or seed keeps");

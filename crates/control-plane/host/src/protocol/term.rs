@@ -20,7 +20,8 @@ pub const FORMAT_HEADER: &str = "strongroom-format";
 /// | 2 | terms, and the release of a host; [`VolumeQuestion::Identity`](super::VolumeQuestion::Identity); `formats` in [`Host`](super::Host) |
 /// | 3 | [`OperationKind::Leave`](super::OperationKind::Leave) and [`Arrive`](super::OperationKind::Arrive); [`DatastoreRequest::expected`](super::DatastoreRequest::expected); `cpu_model` in [`Host`](super::Host); the states of several VMs in one answer ([`VmReadings`](super::VmReadings)) |
 /// | 4 | [`VmSpec::directory`](super::VmSpec::directory) and [`VmSpec::boot_order`](super::VmSpec::boot_order) |
-pub const FORMATS: Formats = Formats { oldest: 1, newest: 4 };
+/// | 5 | [`OperationKind::SetNics`](super::OperationKind::SetNics), [`Nic::link`](super::Nic::link); [`OperationKind::SetSizes`](super::OperationKind::SetSizes), [`VmSpec::growth`](super::VmSpec::growth) |
+pub const FORMATS: Formats = Formats { oldest: 1, newest: 5 };
 
 /// The formats of a host that does not state any.
 pub const FIRST_FORMATS: Formats = Formats { oldest: 1, newest: 1 };
@@ -36,6 +37,9 @@ pub const FORMAT_WITH_MOVES: u32 = 3;
 /// The first format in which a VM's directory has another name than the VM, and a VM has an order
 /// of booting.
 pub const FORMAT_WITH_DIRECTORIES: u32 = 4;
+
+/// The first format in which network cards, processors and memory are plugged into running VMs.
+pub const FORMAT_WITH_HOT_PLUG: u32 = 5;
 
 /// The number of a control plane's run. Each run of a control plane has a greater one than all runs
 /// before it. A host takes orders of the greatest term that it has seen, and refuses those of a

@@ -249,7 +249,7 @@ impl Participants for Supervisors {
             match begins {
                 true => ask_running(&self.hostd, job, kind).await,
                 // Another supervisor has no part in it.
-                false => self.hostd.vms.link(spec.id)?.ask_of_volumes(kind).await,
+                false => self.hostd.vms.link(spec.id)?.ask_of_volumes(kind, &[]).await,
             }
         };
         let answered = match within {

@@ -118,8 +118,12 @@ impl Link {
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    pub async fn ask_of_volumes(&self, kind: RequestKind) -> Result<Vec<KnownVolume>, Problem> {
-        self.ask_numbered(kind, &[]).await.map(|(_, known)| known)
+    pub async fn ask_of_volumes(
+        &self,
+        kind: RequestKind,
+        files: &[OwnedFd],
+    ) -> Result<Vec<KnownVolume>, Problem> {
+        self.ask_numbered(kind, files).await.map(|(_, known)| known)
     }
 
     /// Requests the counters of a disk.
@@ -209,6 +213,8 @@ pub fn start(
         generation,
         adopt: None,
         layout,
+        nics: None,
+        started: None,
         how,
         supervisor_deaths: 0,
         changed_over: None,
@@ -384,10 +390,12 @@ impl Listener {
     }
 
     fn adopt(&self, state: StateFile, orphan: Orphan) -> Next {
-        let StateFile { spec, layout, generation, supervisor_deaths, changed_over, .. } = state;
+        let StateFile { spec, layout, nics, started, generation, supervisor_deaths, changed_over, .. } =
+            state;
         let (spec, adopt, how) = (Box::new(spec), Some(orphan), StartOptions::default());
         let supervisor_deaths = supervisor_deaths + 1;
-        let task = RunTask { spec, generation, adopt, layout, how, supervisor_deaths, changed_over };
+        let task =
+            RunTask { spec, generation, adopt, layout, nics, started, how, supervisor_deaths, changed_over };
         let begun = PeerSecret::make(&self.run.secret())
             .map_err(Problem::system)
             .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, Vec::new(), task), &[]));

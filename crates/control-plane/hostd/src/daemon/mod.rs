@@ -14,6 +14,7 @@ mod group;
 mod guest;
 mod http;
 mod link;
+mod networks;
 mod operations;
 mod port;
 mod queue;
@@ -42,7 +43,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
-use strongroom_hypervisor::QemuProgram;
+use strongroom_hypervisor::{Launcher, QemuProgram};
 use strongroom_types::unix_milliseconds_now;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
@@ -85,6 +86,8 @@ pub struct Options {
     pub run: PathBuf,
     /// The command that starts a supervisor.
     pub supervisor: SupervisorProgram,
+    /// The command that starts the processes of a network.
+    pub launcher: Launcher,
     /// The port for a control plane on another machine.
     pub port: Option<PortOptions>,
 }
@@ -129,6 +132,7 @@ pub struct Hostd {
     notes: Arc<dyn DatastoreNotes>,
     run: HostRunDirectory,
     supervisor: SupervisorProgram,
+    launcher: Launcher,
     config: Mutex<HostConfig>,
     terms: Terms,
     residences: Residences,
@@ -165,6 +169,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
         home: options.home,
         notes: options.notes,
         supervisor: options.supervisor,
+        launcher: options.launcher,
         vms: Vms::new(Arc::clone(&changes)),
         queue: Queue::new(Arc::clone(&changes), config.reencryptions_max),
         changes,

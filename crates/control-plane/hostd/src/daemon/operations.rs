@@ -11,8 +11,8 @@ use strongroom_host::dumps;
 use strongroom_host::orders::{Birth, JobRequest, Report, RequestKind, Task};
 use strongroom_host::protocol::{
     CloneSource, DiskChange, DiskName, Dump, Grant, HandoverId, HeldVolume, JudgeRequest, Judgement,
-    KnownVolume, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, SnapshotChange,
-    StartOptions, TicketRequest, VmSpec, VolumeFacts,
+    KnownVolume, MacAddress, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
+    SnapshotChange, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use strongroom_host::state_file::StateFile;
 use strongroom_host::vm_directory::{
@@ -29,7 +29,7 @@ use tokio::task::spawn_blocking;
 use super::queue::{Failure, Job};
 use super::tickets::Image;
 use super::vms::{Kept, no_such_vm};
-use super::{Hostd, capacity, fits, group, link};
+use super::{Hostd, capacity, fits, group, link, networks};
 use crate::boot_files;
 use crate::checks::{Root, crypto_safe};
 
@@ -91,6 +91,8 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
             seal_disk(hostd, job, *spec, change).await
         }
         OperationKind::ChangeDisk { spec, change } => change_disk(hostd, job, *spec, change).await,
+        OperationKind::SetNics { spec, open } => set_nics(hostd, job, *spec, &open).await,
+        OperationKind::SetSizes { spec } => set_sizes(hostd, job, *spec).await,
         OperationKind::ChangeSnapshots { spec, change } => change_snapshots(hostd, job, *spec, change).await,
         OperationKind::SnapshotGroup { snapshot, members } => {
             group::snapshot(hostd, job, &snapshot, members).await
@@ -151,6 +153,8 @@ fn takes_half_clear(kind: &OperationKind) -> bool {
         | OperationKind::Configure { .. }
         | OperationKind::ImportDisk { .. }
         | OperationKind::Rekey { .. }
+        | OperationKind::SetNics { .. }
+        | OperationKind::SetSizes { .. }
         | OperationKind::ChangeSnapshots { .. }
         | OperationKind::SnapshotGroup { .. } => false,
     }
@@ -211,6 +215,11 @@ async fn abandon(hostd: &Arc<Hostd>, spec: VmSpec) {
 async fn configure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
     hostd.vms.get(spec.id).ok_or_else(|| no_such_vm(spec.id))?;
     fits(hostd, &spec).await?;
+    reconfigure(hostd, job, spec).await
+}
+
+/// Writes the configuration of a VM that is off.
+async fn reconfigure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
     let volumes = do_job(hostd, job, Task::Configure(Box::new(spec.clone())), Vec::new()).await?;
     learn(hostd, &spec).await?;
     Ok(Some(OperationOutcome::Volumes(volumes)))
@@ -530,6 +539,51 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
     outcome
 }
 
+/// Completes when the guest has the cards that are new and has released those that are gone.
+async fn set_nics(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, open: &[MacAddress]) -> Outcome {
+    fits(hostd, &spec).await?;
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    if is_off(&now) {
+        return reconfigure(hostd, job, spec).await;
+    }
+    meant_for(job, &now)?;
+    let granted = networks::open(hostd, &now, &spec, open).await?;
+    let (nics, boot_order) = (spec.nics.clone(), spec.boot_order.clone());
+    let wanted = RequestKind::SetNics { nics, boot_order, networks: granted.networks };
+    plug(hostd, job, spec, wanted, &granted.files).await
+}
+
+/// Completes when the machine has these processors and this memory.
+async fn set_sizes(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+    fits(hostd, &spec).await?;
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    if is_off(&now) {
+        return reconfigure(hostd, job, spec).await;
+    }
+    meant_for(job, &now)?;
+    let wanted = RequestKind::SetSizes { cpus: spec.cpus, memory_bytes: spec.memory_bytes };
+    plug(hostd, job, spec, wanted, &[]).await
+}
+
+/// Has a running VM's supervisor change the machine. If the VM is off by then, its configuration is
+/// changed for the next start.
+async fn plug(
+    hostd: &Arc<Hostd>,
+    job: &Arc<Job>,
+    spec: VmSpec,
+    wanted: RequestKind,
+    files: &[OwnedFd],
+) -> Outcome {
+    let asked = ask_running_with(hostd, job, wanted, files).await;
+    if asked.as_ref().is_err_and(|problem| problem.code == "not_running") {
+        return reconfigure(hostd, job, spec).await;
+    }
+    // A partial change is recorded in the VM's directory.
+    learn(hostd, &spec).await?;
+    asked?;
+    Ok(Some(OperationOutcome::Volumes(Vec::new())))
+}
+
 /// Whether a VM's directory says that it has this disk.
 async fn has_disk(spec: &VmSpec, disk: &DiskName) -> Result<bool, Problem> {
     let (directory, vm, disk) = (spec.directory(), spec.id, disk.clone());
@@ -711,12 +765,22 @@ pub async fn ask_running(
     job: &Arc<Job>,
     kind: RequestKind,
 ) -> Result<Vec<KnownVolume>, Problem> {
+    ask_running_with(hostd, job, kind, &[]).await
+}
+
+/// As [`ask_running`], with files beside the request.
+async fn ask_running_with(
+    hostd: &Arc<Hostd>,
+    job: &Arc<Job>,
+    kind: RequestKind,
+    files: &[OwnedFd],
+) -> Result<Vec<KnownVolume>, Problem> {
     let until = Instant::now() + AWAY_MAX;
     loop {
         if !job.request.grants.is_empty() {
             give_grants(hostd, job).await?;
         }
-        let asked = link_to(hostd, job.vm, AWAY_MAX).await?.ask_of_volumes(kind.clone()).await;
+        let asked = link_to(hostd, job.vm, AWAY_MAX).await?.ask_of_volumes(kind.clone(), files).await;
         match asked {
             Err(problem) if problem.code == "not_ready" && Instant::now() < until => {
                 tokio::time::sleep(LOOK_EVERY).await;

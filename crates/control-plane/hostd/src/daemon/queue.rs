@@ -328,6 +328,8 @@ fn gives_way(kind: &OperationKind) -> bool {
         | OperationKind::ImportDisk { .. }
         | OperationKind::Rekey { .. }
         | OperationKind::ChangeDisk { .. }
+        | OperationKind::SetNics { .. }
+        | OperationKind::SetSizes { .. }
         | OperationKind::Leave { .. }
         | OperationKind::Arrive { .. } => false,
     }

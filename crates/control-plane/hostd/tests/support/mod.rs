@@ -59,7 +59,9 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
         "hostd" => {
             let [home, run] = [arguments.next().unwrap(), arguments.next().unwrap()].map(PathBuf::from);
             let supervisor = SupervisorProgram { path: this, arguments: vec!["vm-supervisor".into()] };
-            let options = daemon::Options { home, notes: Arc::new(Unnoted), run, supervisor, port: None };
+            let launcher = strongroom_hypervisor::Launcher::this_program(["launcher"]);
+            let notes = Arc::new(Unnoted);
+            let options = daemon::Options { home, notes, run, supervisor, launcher, port: None };
             let runtime = Runtime::new().unwrap();
             runtime.block_on(daemon::run(options, std::future::pending())).map_err(|error| error.to_string())
         }
@@ -238,6 +240,7 @@ impl Host {
             board: Board::bare(MachineType::default()),
             cpus: Default::default(),
             memory_bytes: (64 << 20).try_into().unwrap(),
+            growth: Default::default(),
             firmware: Firmware::Bios,
             disks: (0..disks).map(disk).collect(),
             limits: Default::default(),

@@ -144,7 +144,7 @@ pub fn suspended() {
     let mut spec = host.spec("secret1", 2);
     spec.disks[1].frontend = DiskFrontend::Nbd;
     (spec.board.vnc, spec.board.guest_agent) = (true, true);
-    spec.nics = vec![Nic { mac: "52:54:00:12:34:56".parse().unwrap(), network: Network::User }];
+    spec.nics = vec![Nic::new("52:54:00:12:34:56".parse().unwrap(), Network::User)];
     for disk in &mut spec.disks {
         disk.key = DiskKey::provider(site.key.clone(), None);
     }

@@ -10,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use strongroom_host::protocol::{
-    Disk, ImageFormat, Network, Nic, OperationId, OperationKind, OperationState, PowerState, StartOptions,
-    VmSpec, VolumeState,
+    Disk, ImageFormat, MacAddress, Network, Nic, OperationId, OperationKind, OperationState, PowerState,
+    StartOptions, VmSpec, VolumeState,
 };
 use strongroom_host::run_directory::HostRunDirectory;
-use strongroom_host::wire::Wire;
+use strongroom_host::wire::{Wire, WireError};
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
 use strongroom_test_peers::Pki;
 
@@ -47,7 +47,7 @@ fn name(pid: u32) -> String {
 pub fn apart() {
     let host = Host::start();
     let mut spec = host.spec("web1", 2);
-    spec.nics = vec![Nic { mac: "52:54:00:12:34:56".parse().unwrap(), network: Network::User }];
+    spec.nics = vec![Nic::new("52:54:00:12:34:56".parse().unwrap(), Network::User)];
     host.done(&spec, 0, host.create(&spec));
     host.import(&spec, &boot_sector());
     host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });
@@ -244,6 +244,65 @@ pub fn starter_is_asked_for_more() {
     let Captured { mut starter, wire } = captured;
     drop(wire);
     starter.wait().unwrap();
+}
+
+/// Neither a supervisor under an attacker's control nor its starter opens a network that no order
+/// of the control plane has named: the starter has no word for it, hostd opens only what an order
+/// names and the host allows, and without hostd's open file a supervisor plugs no card in.
+pub fn no_network_without_an_order() {
+    let host = Host::start();
+    let spec = host.spec("web1", 0);
+    let captured = Captured::of(&host, &spec);
+    let (first, _) = captured.qemu().unwrap();
+    let tap = json!({ "tap": { "device": "tap-of-attack" } });
+    for ask in [
+        json!({ "Network": { "network": tap } }),
+        json!({ "Nic": { "mac": "52:54:00:00:00:01", "network": "user" } }),
+        json!({ "Qemu": { "generation_id": "6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001", "waiting": true,
+            "nics": [{ "mac": "52:54:00:00:00:01", "network": tap }] } }),
+        json!({ "Connect": { "to": "Network" } }),
+    ] {
+        let (reply, theirs) = Wire::pair().unwrap();
+        captured.wire.send(&json!({ "ask": ask }), &[theirs.as_fd()]).unwrap();
+        drop(theirs);
+        match reply.receive_within::<Value>(SOON) {
+            // It does not understand.
+            Err(WireError::Gone) => {}
+            // A second QEMU, without what it was asked to have beside.
+            Ok((answer, files)) => {
+                assert!(answer["answer"]["Failed"]["message"].as_str().unwrap().contains("runs already"));
+                assert!(files.is_empty());
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(!Path::new("/sys/class/net/tap-of-attack").exists());
+    captured.kill(&first["Process"]["identity"]["pid"]);
+    let Captured { mut starter, wire } = captured;
+    drop(wire);
+    starter.wait().unwrap();
+
+    let spec = host.spec("web2", 1);
+    host.done(&spec, 0, host.create(&spec));
+    host.import(&spec, &boot_sector());
+    host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });
+    host.console(&spec).await_line("ready");
+    let nic = Nic::new("52:54:00:00:00:02".parse().unwrap(), Network::User);
+    let with = |nic: &Nic| VmSpec { nics: vec![nic.clone()], ..spec.clone() };
+    let set = |spec: VmSpec, open: Vec<MacAddress>| OperationKind::SetNics { spec: Box::new(spec), open };
+    // The order names the card, but does not have its network opened.
+    assert_eq!(host.refused(&spec, 1, set(with(&nic), Vec::new())).code, "not_granted");
+    // The order has the network of a card opened that it does not name.
+    assert_eq!(host.refused(&spec, 1, set(spec.clone(), vec![nic.mac])).code, "bad_request");
+    // The host does not allow it.
+    let tap = Network::Tap { device: "tap-of-attack".parse().unwrap() };
+    let other = Nic { network: tap, ..nic.clone() };
+    assert_eq!(host.refused(&spec, 1, set(with(&other), vec![nic.mac])).code, "no_such_interface");
+    assert!(!Path::new("/sys/class/net/tap-of-attack").exists());
+    // Asked again, it has the card already, and what was opened is closed.
+    host.done(&spec, 1, set(with(&nic), vec![nic.mac]));
+    host.done(&spec, 1, set(with(&nic), vec![nic.mac]));
+    host.done(&spec, 1, FORCED);
 }
 
 /// One worker for each possible disk and for UEFI's variables, and a successor for each.

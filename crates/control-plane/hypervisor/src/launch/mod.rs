@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use strongroom_confine::{LeaseError, UidLease};
+use strongroom_confine::{LeaseError, RUN_DIRECTORY, UidLease};
 use thiserror::Error;
 
 pub(crate) use self::confine::{Parts, become_program};
@@ -77,6 +77,13 @@ impl<'a> Isolation<'a> {
     /// The isolation that is possible as the calling user.
     pub fn of_caller(launcher: &'a Launcher) -> Self {
         Self { launcher, user: None, lease: None, users: None, cgroup: None, must: &[] }
+    }
+
+    /// The isolation of a process that the calling user starts for a machine that runs already, in
+    /// the machine's cgroup.
+    pub fn beside_machine(launcher: &'a Launcher, cgroup: Option<&'a Path>) -> Self {
+        let users = rustix::process::geteuid().is_root().then_some(RUN_DIRECTORY.as_ref());
+        Self { users, cgroup, ..Self::of_caller(launcher) }
     }
 
     /// A user for a process beside QEMU, so that an attacker who has taken over QEMU or that

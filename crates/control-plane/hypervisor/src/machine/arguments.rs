@@ -11,11 +11,12 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use strongroom_vm::limits::MEMORY_MODULES_MAX;
 
 use super::connection::Connection;
 use super::options::{Arguments, Options};
 use super::{
-    Boot, BootFrom, DiskAttachment, Firmware, MachineSpec, MachineType, NbdExport, Nic, RunDirectory,
+    Boot, BootFrom, Cpus, DiskAttachment, Firmware, MachineSpec, MachineType, NbdExport, Nic, RunDirectory,
 };
 use crate::version::Version;
 
@@ -109,25 +110,30 @@ impl Builder<'_> {
         self.arguments.plain("-accel", accelerator);
         self.arguments.plain("-cpu", model);
         let cpus = self.spec.cpus;
-        let topology = Options::default()
-            .with("cpus", cpus.count())
-            .with("sockets", cpus.sockets)
-            .with("cores", cpus.cores)
-            .with("threads", cpus.threads);
+        let most = self.spec.growth.cpus_max(cpus);
+        let topology = Options::default().with("cpus", cpus.count());
+        // What can be plugged in is one socket, with a core for each processor.
+        let (topology, all) = match most > cpus.count() {
+            true => (topology.with("maxcpus", most), Cpus::of_cores(most)),
+            false => (topology, cpus),
+        };
+        let topology =
+            topology.with("sockets", all.sockets).with("cores", all.cores).with("threads", all.threads);
         self.arguments.list("-smp", topology);
     }
 
-    /// The memory is shared with vhost-user servers, excluded from core files, not merged with
-    /// other memory, and allocated on first use.
     fn memory(&mut self) {
-        let size_bytes = self.spec.memory.bytes();
-        self.arguments.list("-m", Options::default().with("size", format_args!("{}M", size_bytes >> 20)));
+        let (size_bytes, most) = (self.spec.memory.bytes(), self.spec.growth.memory_max(self.spec.memory));
+        let size = Options::default().with("size", format_args!("{}M", size_bytes >> 20));
+        let size = match most > self.spec.memory {
+            true => {
+                size.with("slots", MEMORY_MODULES_MAX).with("maxmem", format_args!("{}M", most.bytes() >> 20))
+            }
+            false => size,
+        };
+        self.arguments.list("-m", size);
         self.arguments.plain("-overcommit", "mem-lock=off");
-        let backend = json!({
-            "qom-type": "memory-backend-memfd", "id": "memory0", "size": size_bytes,
-            "share": true, "merge": false, "dump": false, "prealloc": false,
-        });
-        self.arguments.json("-object", &backend);
+        self.arguments.json("-object", &memory_backend("memory0", size_bytes));
     }
 
     fn firmware(&mut self) {
@@ -186,7 +192,7 @@ impl Builder<'_> {
             self.device_of(&id, bus, properties);
         }
         for (index, (nic, connection)) in self.spec.nics.iter().zip(&self.host.connections).enumerate() {
-            let id = format!("nic{index}");
+            let id = first_nic(index);
             self.arguments.json("-netdev", &netdev(&id, connection));
             let mut properties = nic_device(nic, &id);
             if self.boot_from(BootFrom::Nic(index), &mut properties) {
@@ -307,12 +313,26 @@ impl Builder<'_> {
     }
 }
 
+/// Memory of a guest with this `id`: shared with vhost-user servers, excluded from core files, not
+/// merged with other memory, and allocated on first use.
+pub(crate) fn memory_backend(id: &str, bytes: u64) -> Value {
+    json!({
+        "qom-type": "memory-backend-memfd", "id": id, "size": bytes,
+        "share": true, "merge": false, "dump": false, "prealloc": false,
+    })
+}
+
 /// The prefix of the ids of spare ports.
 pub(crate) const SPARE_PORT_PREFIX: &str = "spare";
 
 /// The id of the machine's initial disk with this number.
 pub(crate) fn first_disk(index: usize) -> String {
     format!("disk{index}")
+}
+
+/// The id of the machine's initial network card with this number.
+pub(crate) fn first_nic(index: usize) -> String {
+    format!("nic{index}")
 }
 
 /// The backend that connects a disk's device to its server.
@@ -362,6 +382,16 @@ pub(crate) fn netdev(id: &str, connection: &Connection) -> Value {
         }),
         Connection::RestrictedUser => json!({ "type": "user", "id": id, "restrict": true }),
         Connection::Tap(file) => json!({ "type": "tap", "id": id, "fd": file }),
+    }
+}
+
+/// As [`netdev`], for a card that is plugged in, whose file has a name. QEMU 7.2 connects a
+/// `stream` on a thread that does not know names of files, so the older `socket` takes the same
+/// frames.
+pub(crate) fn plugged_netdev(id: &str, connection: &Connection) -> Value {
+    match connection {
+        Connection::Stream(file) => json!({ "type": "socket", "id": id, "fd": file }),
+        Connection::RestrictedUser | Connection::Tap(_) => netdev(id, connection),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use strongroom_types::VmId;
 
 use super::*;
-use crate::machine::{Board, Cpus, MacAddress, Network, TpmSocket};
+use crate::machine::{Board, Cpus, Growth, MacAddress, Network, TpmSocket};
 
 fn spec(machine: MachineType) -> MachineSpec {
     let vm = VmId::from_bytes(*b"0123456789abcdef");
@@ -49,7 +49,7 @@ fn everything(machine: MachineType) -> (MachineSpec, HostFacts) {
         DiskAttachment::VhostUser { socket: "/run/disk0".into(), queues: 2 },
         DiskAttachment::Nbd { server: server("disk1"), serial: "s".to_owned(), read_only: true },
     ];
-    let nic = |card| Nic { mac: MacAddress::of(spec.vm, card), network: Network::User };
+    let nic = |card| Nic::new(MacAddress::of(spec.vm, card), Network::User);
     spec.nics = vec![nic(0), nic(1), nic(2)];
     spec.tpm = Some(TpmSocket("/run/tpm".into()));
     spec.boot = Boot::DirectKernel {
@@ -62,6 +62,24 @@ fn everything(machine: MachineType) -> (MachineSpec, HostFacts) {
     let connections =
         vec![Connection::Stream("4".to_owned()), Connection::Tap("5".to_owned()), Connection::RestrictedUser];
     (spec, host(connections))
+}
+
+#[test]
+fn a_machine_that_grows_has_places_for_what_comes_and_any_other_has_none() {
+    let of = |growth: Growth| {
+        let spec = MachineSpec { cpus: Cpus::of_cores(2), growth, ..spec(MachineType::Q35) };
+        spec.validate().unwrap();
+        let all = arguments(&spec, &run(), &host(Vec::new()));
+        let after = |name: &str| all[all.iter().position(|one| one == name).unwrap() + 1].clone();
+        (after("-smp"), after("-m"))
+    };
+    let (none, memory) = of(Growth::default());
+    assert_eq!(none, "cpus=2,sockets=1,cores=2,threads=1");
+    assert!(!memory.contains("slots"), "{memory}");
+    let most = (spec(MachineType::Q35).memory.bytes() + (256 << 20)).try_into().unwrap();
+    let (cpus, grows) = of(Growth { max_cpus: Some(8), max_memory_bytes: Some(most) });
+    assert_eq!(cpus, "cpus=2,maxcpus=8,sockets=1,cores=8,threads=1");
+    assert_eq!(grows, format!("{memory},slots=16,maxmem={}M", most.bytes() >> 20));
 }
 
 #[test]

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use strongroom_types::VmId;
 pub use strongroom_vm::{
-    Board, Cpus, InterfaceName, MacAddress, MachineType, MemorySize, Network, Nic, VlanId,
+    Board, Cpus, Growth, InterfaceName, Link, MacAddress, MachineType, MemorySize, Network, Nic, VlanId,
 };
 use uuid::Uuid;
 
 pub(crate) use self::arguments::{
-    DiskConnection, HostFacts, SPARE_PORT_PREFIX, arguments, disk_device, first_disk, netdev, nic_device,
-    reconnect,
+    DiskConnection, HostFacts, SPARE_PORT_PREFIX, arguments, disk_device, first_disk, first_nic,
+    memory_backend, nic_device, plugged_netdev, reconnect,
 };
 pub(crate) use self::connection::Connection;
 pub use self::run_directory::{RunDirectory, RunDirectoryError};
@@ -42,6 +42,8 @@ pub struct MachineSpec {
     pub cpus: Cpus,
     /// Guest memory.
     pub memory: MemorySize,
+    /// How far processors and memory grow while it runs.
+    pub growth: Growth,
     /// The firmware.
     pub firmware: Firmware,
     /// Disks.
@@ -215,6 +217,7 @@ impl MachineSpec {
             board: Board::bare(MachineType::default()),
             cpus: Cpus::default(),
             memory,
+            growth: Growth::default(),
             firmware: Firmware::Bios,
             disks: Vec::new(),
             nics: Vec::new(),

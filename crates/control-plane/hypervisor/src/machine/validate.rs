@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use strongroom_vm::CpuError;
 use strongroom_vm::limits::{DISKS_MAX, KERNEL_ARGUMENTS_BYTES_MAX, NICS_MAX};
+use strongroom_vm::{CpuError, GrowthError};
 use thiserror::Error;
 
 use super::{Boot, BootFrom, DiskAttachment, Firmware, MachineSpec};
@@ -25,6 +25,9 @@ pub enum SpecError {
     /// Too many processors, or none.
     #[error(transparent)]
     Cpus(#[from] CpuError),
+    /// It cannot grow so far.
+    #[error(transparent)]
+    Growth(#[from] GrowthError),
     /// Too many of something.
     #[error("a machine has at most {most} {what}, and {count} were asked for")]
     TooMany {
@@ -75,6 +78,7 @@ impl MachineSpec {
     pub fn validate(&self) -> Result<(), SpecError> {
         text("the name", &self.name, NAME_BYTES_MAX)?;
         self.cpus.check()?;
+        self.growth.check(self.cpus, self.memory)?;
         bounded("disks", self.disks.len(), DISKS_MAX)?;
         bounded("network cards", self.nics.len(), NICS_MAX)?;
         for disk in &self.disks {

@@ -42,7 +42,7 @@ pub use self::connection::{Loss, NotGreeted};
 use self::request::Request;
 use self::said::Answer;
 pub use self::start::MonitorProcess;
-use crate::machine::{DiskAttachment, Nic};
+use crate::machine::{DiskAttachment, Link, Nic};
 use crate::network::NetworkState;
 use crate::qmp::{ANSWERS_WITHIN, PowerEvent, QmpError, RunStatus, Transfer};
 use crate::version::Version;
@@ -199,6 +199,35 @@ impl Monitor {
         self.ask(Request::RunsOnKvm, &[], yes_or_no)
     }
 
+    /// Returns the number of processors.
+    ///
+    /// # Errors
+    /// QEMU's error, as for the next four.
+    pub fn cpu_count(&self) -> Result<u64, QmpError> {
+        self.ask(Request::CpuCount, &[], count)
+    }
+
+    /// Plugs a processor in; [`QmpError::NoPort`] if the machine has no place for it.
+    pub fn plug_cpu(&self) -> Result<(), QmpError> {
+        self.done(Request::PlugCpu, &[])
+    }
+
+    /// Asks the guest to release the last processor that was plugged in.
+    /// [`PowerEvent::DeviceDeleted`](crate::PowerEvent::DeviceDeleted) reports the release.
+    pub fn unplug_cpu(&self) -> Result<(), QmpError> {
+        self.done(Request::UnplugCpu, &[])
+    }
+
+    /// Returns the size of the guest's memory, in bytes.
+    pub fn memory_bytes(&self) -> Result<u64, QmpError> {
+        self.ask(Request::MemoryBytes, &[], count)
+    }
+
+    /// Plugs a module of memory of this size in.
+    pub fn plug_memory(&self, bytes: u64) -> Result<(), QmpError> {
+        self.done(Request::PlugMemory { bytes }, &[])
+    }
+
     pub(crate) fn plug_disk(&self, name: String, disk: DiskAttachment) -> Result<(), QmpError> {
         self.done(Request::PlugDisk { name, disk }, &[])
     }
@@ -211,6 +240,10 @@ impl Monitor {
         file: Option<BorrowedFd<'_>>,
     ) -> Result<(), QmpError> {
         self.done(Request::PlugNic { name, nic, network }, file.as_slice())
+    }
+
+    pub(crate) fn set_link(&self, name: String, link: Link) -> Result<(), QmpError> {
+        self.done(Request::SetLink { name, link }, &[])
     }
 
     pub(crate) fn unplug(&self, name: String) -> Result<(), QmpError> {
@@ -249,6 +282,13 @@ impl Monitor {
 fn transfer(answer: Answer) -> Option<Transfer> {
     match answer {
         Answer::Transfer(transfer) => Some(transfer),
+        _ => None,
+    }
+}
+
+fn count(answer: Answer) -> Option<u64> {
+    match answer {
+        Answer::Count(count) => Some(count),
         _ => None,
     }
 }

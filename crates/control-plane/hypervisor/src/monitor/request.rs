@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::said::{Answer, Outcome};
-use crate::machine::{DiskAttachment, Nic};
+use crate::machine::{DiskAttachment, Link, Nic};
 use crate::network::NetworkState;
 use crate::qmp::{Qmp, QmpError};
 
@@ -53,6 +53,17 @@ pub(super) enum Request {
         nic: Nic,
         network: NetworkState,
     },
+    CpuCount,
+    PlugCpu,
+    UnplugCpu,
+    MemoryBytes,
+    PlugMemory {
+        bytes: u64,
+    },
+    SetLink {
+        name: String,
+        link: Link,
+    },
     Unplug {
         name: String,
     },
@@ -82,6 +93,11 @@ impl Question for Request {
             Self::GenerationId => "query-vm-generation-id",
             Self::RunsOnKvm => "query-kvm",
             Self::PlugDisk { .. } | Self::PlugNic { .. } => "device_add",
+            Self::CpuCount => "query-hotpluggable-cpus",
+            Self::PlugCpu | Self::PlugMemory { .. } => "device_add",
+            Self::UnplugCpu => "device_del",
+            Self::MemoryBytes => "query-memory-size-summary",
+            Self::SetLink { .. } => "set_link",
             Self::Unplug { .. } | Self::Unplugged { .. } => "device_del",
             Self::IsPlugged { .. } => "qom-list",
         }
@@ -114,6 +130,12 @@ impl Request {
             Self::RunsOnKvm => qmp.runs_on_kvm().map(Answer::YesOrNo),
             Self::PlugDisk { name, disk } => qmp.plug_disk(name, disk).map(done),
             Self::PlugNic { name, nic, network } => qmp.plug_nic(name, nic, network, file).map(done),
+            Self::CpuCount => qmp.cpu_count().map(Answer::Count),
+            Self::PlugCpu => qmp.plug_cpu().map(done),
+            Self::UnplugCpu => qmp.unplug_cpu().map(done),
+            Self::MemoryBytes => qmp.memory_bytes().map(Answer::Count),
+            Self::PlugMemory { bytes } => qmp.plug_memory(*bytes).map(done),
+            Self::SetLink { name, link } => qmp.set_link(name, *link).map(done),
             Self::Unplug { name } => qmp.unplug(name).map(done),
             Self::Unplugged { name } => {
                 qmp.unplugged(name);

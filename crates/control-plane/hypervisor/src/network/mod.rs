@@ -1,5 +1,5 @@
-//! Prepares the networks of network cards before QEMU starts. QEMU itself has an empty network of
-//! its own, and inherits open sockets and devices.
+//! Opens the networks of network cards, before QEMU starts or for a card that is plugged in. QEMU
+//! itself has an empty network of its own, and gets open sockets and devices.
 //!
 //! ```text
 //! user     guest - QEMU - frame filter - passt - the host's network, as any program of the host's
@@ -14,12 +14,16 @@ mod tap;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::launch::{Isolation, LaunchError, Process};
 use crate::machine::{Connection, InterfaceName, Network};
+
+/// The interval after which the wait for a process's end is repeated.
+const REAPED_WITHIN: Duration = Duration::from_secs(3600);
 
 /// Why a network card cannot be connected.
 #[derive(Debug, Error)]
@@ -74,20 +78,64 @@ impl NetworkState {
     }
 }
 
-/// A network card's prepared connection.
-pub(crate) struct Ready {
-    pub state: NetworkState,
-    /// The file that QEMU inherits. Without one, QEMU uses its own restricted network.
-    pub file: Option<OwnedFd>,
-    /// The processes behind the other side. They exit when QEMU does.
-    pub processes: Vec<Process>,
+/// An open network, for one card.
+#[derive(Debug)]
+pub struct OpenNetwork {
+    state: NetworkState,
+    /// Without a file, QEMU uses its own restricted network.
+    file: Option<OwnedFd>,
+    /// The processes behind the other side. They exit when the file is closed everywhere.
+    processes: Vec<Process>,
 }
 
-/// Prepares a card's connection.
-pub(crate) fn prepare(to: &Network, isolation: &Isolation<'_>) -> Result<Ready, NetworkError> {
-    match to {
-        Network::User => passt::prepare(isolation),
-        Network::Tap { device } => tap::open(device),
-        Network::Bridge { bridge, vlan } => tap::in_bridge(bridge, *vlan),
+impl OpenNetwork {
+    /// Opens a network.
+    ///
+    /// # Errors
+    /// If there is no such device or bridge, it is in use, or the caller lacks the rights.
+    pub fn open(to: &Network, isolation: &Isolation<'_>) -> Result<Self, NetworkError> {
+        match to {
+            Network::User => passt::prepare(isolation),
+            Network::Tap { device } => tap::open(device),
+            Network::Bridge { bridge, vlan } => tap::in_bridge(bridge, *vlan),
+        }
+    }
+
+    /// The network.
+    pub fn state(&self) -> &NetworkState {
+        &self.state
+    }
+
+    /// Splits it into the file, for QEMU, and its processes, for the caller to reap.
+    pub fn into_parts(self) -> NetworkParts {
+        NetworkParts { file: self.file, processes: NetworkProcesses(self.processes) }
+    }
+}
+
+/// The parts of an open network.
+#[derive(Debug)]
+pub struct NetworkParts {
+    /// The file that QEMU gets. The network ends when it is closed everywhere.
+    pub file: Option<OwnedFd>,
+    /// The processes behind the other side.
+    pub processes: NetworkProcesses,
+}
+
+/// The processes of an open network, which are children of the process that opened it.
+#[derive(Debug)]
+pub struct NetworkProcesses(pub(crate) Vec<Process>);
+
+impl NetworkProcesses {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Waits until all have ended, and reaps them. Blocks for as long as the card is plugged in.
+    pub fn reap(mut self) {
+        for process in &mut self.0 {
+            while !process.wait(REAPED_WITHIN) {}
+            let _ = process.status();
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::{NetworkError, NetworkState, Ready, own_addresses};
+use super::{NetworkError, NetworkState, OpenNetwork, own_addresses};
 use crate::launch::{Become, Files, Isolation, LaunchError, Network, Plan, Process, Root, Visible, launch};
 
 /// The path of passt; no search path is used.
@@ -20,7 +20,7 @@ pub fn find() -> Option<&'static Path> {
 }
 
 /// Prepares a network through passt, or the restricted one with the reason.
-pub(super) fn prepare(isolation: &Isolation<'_>) -> Result<Ready, NetworkError> {
+pub(super) fn prepare(isolation: &Isolation<'_>) -> Result<OpenNetwork, NetworkError> {
     if find().is_none() {
         return Ok(restricted("passt is not installed (Debian: passt)".to_owned()));
     }
@@ -35,12 +35,12 @@ pub(super) fn prepare(isolation: &Isolation<'_>) -> Result<Ready, NetworkError> 
         Err(error) => return Err(error.into()),
     };
     let filter = start_filter(isolation, filters, filters_other)?;
-    Ok(Ready { state: NetworkState::Passt, file: Some(qemus), processes: vec![passt, filter] })
+    Ok(OpenNetwork { state: NetworkState::Passt, file: Some(qemus), processes: vec![passt, filter] })
 }
 
-fn restricted(reason: String) -> Ready {
+fn restricted(reason: String) -> OpenNetwork {
     tracing::warn!("a network card reaches nothing: {reason}");
-    Ready { state: NetworkState::Restricted(reason), file: None, processes: Vec::new() }
+    OpenNetwork { state: NetworkState::Restricted(reason), file: None, processes: Vec::new() }
 }
 
 fn stream_pair() -> Result<(OwnedFd, OwnedFd), NetworkError> {

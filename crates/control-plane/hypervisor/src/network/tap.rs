@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-use super::{NetworkError, NetworkState, Ready};
+use super::{NetworkError, NetworkState, OpenNetwork};
 use crate::machine::{InterfaceName, VlanId};
 
 /// The directories of `ip` and `bridge` (iproute2).
@@ -19,13 +19,13 @@ const DIRECTORIES: [&str; 3] = ["/usr/sbin", "/usr/bin", "/sbin"];
 const DEVICE_PATTERN: &str = "strong%d";
 
 /// Opens a device, and creates it if it does not exist.
-pub(super) fn open(device: &InterfaceName) -> Result<Ready, NetworkError> {
+pub(super) fn open(device: &InterfaceName) -> Result<OpenNetwork, NetworkError> {
     let tap = make(device.as_str())?;
     ready(&tap, device.clone())
 }
 
 /// Makes a new device in a bridge.
-pub(super) fn in_bridge(bridge: &InterfaceName, vlan: Option<VlanId>) -> Result<Ready, NetworkError> {
+pub(super) fn in_bridge(bridge: &InterfaceName, vlan: Option<VlanId>) -> Result<OpenNetwork, NetworkError> {
     let tap = make(DEVICE_PATTERN)?;
     let failed =
         |error: io::Error| NetworkError::Tap { action: "name", device: DEVICE_PATTERN.to_owned(), error };
@@ -60,9 +60,9 @@ fn make(name: &str) -> Result<SyncDevice, NetworkError> {
         .map_err(|error| NetworkError::Tap { action: "open", device: name.to_owned(), error })
 }
 
-fn ready(tap: &SyncDevice, device: InterfaceName) -> Result<Ready, NetworkError> {
+fn ready(tap: &SyncDevice, device: InterfaceName) -> Result<OpenNetwork, NetworkError> {
     let file = tap.as_fd().try_clone_to_owned().map_err(NetworkError::Sockets)?;
-    Ok(Ready { state: NetworkState::Tap(device), file: Some(file), processes: Vec::new() })
+    Ok(OpenNetwork { state: NetworkState::Tap(device), file: Some(file), processes: Vec::new() })
 }
 
 /// Runs a program of iproute2. Returns its output if it fails.

@@ -5,7 +5,7 @@
 //! the device's backends removed.
 
 use std::fmt;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -13,17 +13,24 @@ use thiserror::Error;
 use super::start::give_socket;
 use super::{Qemu, QemuError};
 use crate::launch::Isolation;
-use crate::machine::{DiskAttachment, Nic, first_disk};
-use crate::network::{self, NetworkError, NetworkState};
+use crate::machine::{DiskAttachment, Link, MacAddress, Nic, first_disk, first_nic};
+use crate::network::NetworkState;
 use crate::qmp::QmpError;
 
-/// The name of a removable device. A device that was plugged in has a small letter, then up to 30
-/// more letters, digits and dashes; it cannot collide with the initial ids, none of which has a
-/// dash. Or one of the machine's initial disks.
+/// The name of a removable device: one of the machine's initial disks or network cards, or one that
+/// was plugged in. A disk that was plugged in has a small letter, then up to 30 more letters,
+/// digits and dashes. No two sorts have the same id: that of an initial device has no dash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId {
     name: String,
-    plugged: bool,
+    sort: Sort,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Sort {
+    Initial,
+    PluggedDisk,
+    PluggedNic,
 }
 
 /// Why a device cannot be plugged in or out.
@@ -34,9 +41,6 @@ pub enum HotPlugError {
         "'{0}' is not the name of a device: a small letter, then small letters, digits and dashes, at most 31"
     )]
     Id(String),
-    /// A network card cannot be connected.
-    #[error(transparent)]
-    Network(#[from] NetworkError),
     /// The server's socket cannot be used.
     #[error(transparent)]
     Qemu(#[from] QemuError),
@@ -48,7 +52,17 @@ pub enum HotPlugError {
 impl DeviceId {
     /// The machine's initial disk with this number, from 0.
     pub fn of_first_disk(index: usize) -> Self {
-        Self { name: first_disk(index), plugged: false }
+        Self { name: first_disk(index), sort: Sort::Initial }
+    }
+
+    /// The machine's initial network card with this number, from 0.
+    pub fn of_first_nic(index: usize) -> Self {
+        Self { name: first_nic(index), sort: Sort::Initial }
+    }
+
+    /// The network card with this address that was plugged in.
+    pub fn of_nic(mac: MacAddress) -> Self {
+        Self { name: mac.to_string().replace(':', ""), sort: Sort::PluggedNic }
     }
 
     /// The name.
@@ -56,14 +70,13 @@ impl DeviceId {
         &self.name
     }
 
-    /// Its id in QEMU, in which plugged-in devices are distinct from initial ones.
-    fn in_machine(&self) -> String {
-        if self.plugged { format!("plug-{}", self.name) } else { self.name.clone() }
-    }
-
-    /// The device in QEMU's event, if it was plugged in.
-    pub fn of_event(device: &str) -> Option<Self> {
-        device.strip_prefix("plug-")?.parse().ok()
+    /// Its id in QEMU, and that of its backend.
+    pub fn in_machine(&self) -> String {
+        match self.sort {
+            Sort::Initial => self.name.clone(),
+            Sort::PluggedDisk => format!("plug-{}", self.name),
+            Sort::PluggedNic => format!("nic-{}", self.name),
+        }
     }
 }
 
@@ -76,7 +89,7 @@ impl FromStr for DeviceId {
             && text.as_bytes().first().is_some_and(letter)
             && text.bytes().all(|byte| letter(&byte) || byte.is_ascii_digit() || byte == b'-');
         if good {
-            Ok(Self { name: text.to_owned(), plugged: true })
+            Ok(Self { name: text.to_owned(), sort: Sort::PluggedDisk })
         } else {
             Err(HotPlugError::Id(text.to_owned()))
         }
@@ -110,19 +123,21 @@ impl Qemu {
         Ok(())
     }
 
-    /// Plugs a network card in.
+    /// Plugs a network card in. `file` is that of its open network, if it has one.
     pub fn plug_nic(
-        &mut self,
+        &self,
         id: &DeviceId,
         nic: &Nic,
-        isolation: &Isolation<'_>,
-    ) -> Result<NetworkState, HotPlugError> {
-        let ready = network::prepare(&nic.network, isolation)?;
-        // The card's processes end with the connection if QEMU refuses it.
-        self.companions.extend(ready.processes);
-        let file = ready.file.as_ref().map(AsFd::as_fd);
-        self.monitor.plug_nic(id.in_machine(), nic.clone(), ready.state.clone(), file)?;
-        Ok(ready.state)
+        network: &NetworkState,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(), HotPlugError> {
+        self.monitor.plug_nic(id.in_machine(), nic.clone(), network.clone(), file)?;
+        Ok(())
+    }
+
+    /// Plugs a network card's cable in, or pulls it. The guest sees it at once.
+    pub fn set_link(&self, id: &DeviceId, link: Link) -> Result<(), HotPlugError> {
+        Ok(self.monitor.set_link(id.in_machine(), link)?)
     }
 
     /// Asks the guest to release a device.
@@ -150,11 +165,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_devices_come_back_from_events() {
-        let id: DeviceId = "backup-2".parse().unwrap();
-        assert_eq!(DeviceId::of_event(&id.in_machine()), Some(id));
-        assert_eq!(DeviceId::of_event("disk0"), None);
-        assert_eq!(DeviceId::of_first_disk(2).in_machine(), "disk2");
+    fn no_two_devices_have_the_same_id() {
+        let disk: DeviceId = "backup-2".parse().unwrap();
+        let mac: MacAddress = "52:54:00:12:34:56".parse().unwrap();
+        let ids = [disk, DeviceId::of_first_disk(2), DeviceId::of_first_nic(0), DeviceId::of_nic(mac)];
+        assert_eq!(ids.map(|id| id.in_machine()), ["plug-backup-2", "disk2", "nic0", "nic-525400123456"]);
+        let like_a_nic: DeviceId = "nic-525400123456".parse().unwrap();
+        assert_eq!(like_a_nic.in_machine(), "plug-nic-525400123456");
         for wrong in ["", "2", "-a", "A", "a,b", "a b", "plug/..", &"a".repeat(32)] {
             assert!(wrong.parse::<DeviceId>().is_err(), "{wrong:?}");
         }

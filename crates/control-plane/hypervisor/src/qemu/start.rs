@@ -20,7 +20,7 @@ use crate::machine::{
     Accelerator, Boot, CdromImage, Firmware, HostFacts, MachineSpec, RunDirectory, arguments,
 };
 use crate::monitor::{Loss, Monitor, MonitorProcess, NotGreeted};
-use crate::network::{self, NetworkState};
+use crate::network::{NetworkParts, NetworkState, OpenNetwork};
 
 /// The interval between checks for QEMU's socket.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -86,11 +86,12 @@ impl Qemu {
         let mut files = Files::default();
         let (mut networks, mut connections, mut companions) = (Vec::new(), Vec::new(), Companions::default());
         for nic in &spec.nics {
-            let ready = network::prepare(&nic.network, isolation)?;
-            companions.0.extend(ready.processes);
-            let file = ready.file.map(|file| files.add(file).to_string());
-            connections.push(ready.state.connection(file));
-            networks.push(ready.state);
+            let network = OpenNetwork::open(&nic.network, isolation)?;
+            networks.push(network.state().clone());
+            let state = network.state().clone();
+            let NetworkParts { file, processes } = network.into_parts();
+            companions.0.extend(processes.0);
+            connections.push(state.connection(file.map(|file| files.add(file).to_string())));
         }
         let cdrom = spec.cdrom.as_ref().map(CdromImage::duplicate).transpose();
         let cdrom = cdrom.map_err(|error| QemuError::System {

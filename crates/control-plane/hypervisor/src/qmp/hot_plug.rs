@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::{Qmp, QmpError};
 use crate::machine::{
-    DiskAttachment, DiskConnection, Nic, SPARE_PORT_PREFIX, disk_device, netdev, nic_device, reconnect,
+    DiskAttachment, DiskConnection, Link, Nic, SPARE_PORT_PREFIX, disk_device, nic_device, plugged_netdev,
+    reconnect,
 };
 use crate::network::NetworkState;
 
@@ -62,9 +63,17 @@ impl Qmp {
         if let Some(file) = file {
             self.give_file(name, file)?;
         }
-        let connected = netdev(name, &network.connection(file.map(|_| name.to_owned())));
+        let connected = plugged_netdev(name, &network.connection(file.map(|_| name.to_owned())));
         self.execute_value("netdev_add", &connected)?;
         self.add(name, &bus, nic_device(nic, name), Undo::Netdev)
+    }
+
+    /// Sets the link of the network card with this name.
+    ///
+    /// # Errors
+    /// QEMU's error.
+    pub fn set_link(&self, name: &str, link: Link) -> Result<(), QmpError> {
+        self.execute_value("set_link", &json!({ "name": name, "up": link.is_up() })).map(drop)
     }
 
     /// Asks the guest to release a device.
@@ -119,10 +128,14 @@ impl Qmp {
     /// bus.
     fn free_bus(&self) -> Result<String, QmpError> {
         let devices = self.children(PERIPHERALS)?;
-        let mut ports = devices.iter().filter(|name| name.starts_with(SPARE_PORT_PREFIX)).peekable();
-        if ports.peek().is_none() {
+        let mut ports: Vec<&String> =
+            devices.iter().filter(|name| name.starts_with(SPARE_PORT_PREFIX)).collect();
+        if ports.is_empty() {
             return Ok("pci.0".to_owned());
         }
+        // By number, so that a guest that boots again finds devices in the order in which they
+        // came.
+        ports.sort_by_key(|port| (port.len(), port.as_str()));
         for port in ports {
             // The port's bus has the port's name, and a link to each device on it.
             let on_it = self.children(&format!("{PERIPHERALS}/{port}/{port}"))?;

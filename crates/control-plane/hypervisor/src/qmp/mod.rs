@@ -11,6 +11,7 @@ mod memory;
 mod message;
 mod reader;
 mod shared;
+mod sizes;
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;

@@ -5,8 +5,10 @@ use strongroom_host::protocol::Problem;
 
 use super::disks::Changing;
 use super::dump::DumpUnderWay;
+use super::nics::ChangingNics;
 use super::rekey::Rekeying;
 use super::seal::SealingDisk;
+use super::sizes::ChangingSizes;
 use super::snapshots::ChangingSnapshots;
 use super::suspend::Suspension;
 
@@ -25,6 +27,10 @@ pub(super) enum Activity {
     Dump(DumpUnderWay),
     /// A disk is added, removed or grown.
     DiskChange(Changing),
+    /// Network cards are plugged in or out.
+    NicChange(ChangingNics),
+    /// Processors or memory are plugged in or out.
+    SizeChange(ChangingSizes),
     /// A disk is encrypted or decrypted.
     SealDisk(SealingDisk),
     /// A snapshot is made or deleted.
@@ -46,6 +52,10 @@ impl Activity {
             Self::SnapshotChange(_) => Some(wait("a snapshot of the VM is being made or deleted".to_owned())),
             Self::DiskChange(changing) => {
                 Some(wait(format!("{} of the VM is being changed", changing.what())))
+            }
+            Self::NicChange(_) => Some(wait("the network cards of the VM are being changed".to_owned())),
+            Self::SizeChange(_) => {
+                Some(wait("the processors and the memory of the VM are being changed".to_owned()))
             }
             Self::SealDisk(sealing) => {
                 let problem = wait(format!("{} of the VM is being encrypted or decrypted", sealing.disk()));
@@ -76,7 +86,12 @@ impl Activity {
         match self {
             Self::Suspension(_) | Self::Dump(_) => true,
             Self::SnapshotChange(changing) => changing.is_saving_memory(),
-            Self::Idle | Self::Rekey(_) | Self::DiskChange(_) | Self::SealDisk(_) => false,
+            Self::Idle
+            | Self::Rekey(_)
+            | Self::DiskChange(_)
+            | Self::NicChange(_)
+            | Self::SizeChange(_)
+            | Self::SealDisk(_) => false,
         }
     }
 
@@ -98,6 +113,22 @@ impl Activity {
 
     pub(super) fn disk_change_mut(&mut self) -> Option<&mut Changing> {
         if let Self::DiskChange(changing) = self { Some(changing) } else { None }
+    }
+
+    pub(super) fn nic_change(&self) -> Option<&ChangingNics> {
+        if let Self::NicChange(changing) = self { Some(changing) } else { None }
+    }
+
+    pub(super) fn nic_change_mut(&mut self) -> Option<&mut ChangingNics> {
+        if let Self::NicChange(changing) = self { Some(changing) } else { None }
+    }
+
+    pub(super) fn size_change(&self) -> Option<&ChangingSizes> {
+        if let Self::SizeChange(changing) = self { Some(changing) } else { None }
+    }
+
+    pub(super) fn size_change_mut(&mut self) -> Option<&mut ChangingSizes> {
+        if let Self::SizeChange(changing) = self { Some(changing) } else { None }
     }
 
     pub(super) fn rekey_mut(&mut self) -> Option<&mut Rekeying> {
@@ -148,6 +179,22 @@ impl Activity {
         }
     }
 
+    /// Ends the change of network cards, if one is in progress.
+    pub(super) fn end_nic_change(&mut self) -> Option<ChangingNics> {
+        match std::mem::take(self) {
+            Self::NicChange(changing) => Some(changing),
+            other => self.keep(other),
+        }
+    }
+
+    /// Ends the change of the machine's sizes, if one is in progress.
+    pub(super) fn end_size_change(&mut self) -> Option<ChangingSizes> {
+        match std::mem::take(self) {
+            Self::SizeChange(changing) => Some(changing),
+            other => self.keep(other),
+        }
+    }
+
     /// Ends the encryption or decryption of a disk, if one is in progress.
     pub(super) fn end_sealing(&mut self) -> Option<SealingDisk> {
         match std::mem::take(self) {
@@ -187,7 +234,7 @@ mod tests {
     }
 
     /// One activity of each kind, with the code with which it refuses others.
-    fn each() -> [(Activity, &'static str); 6] {
+    fn each() -> [(Activity, &'static str); 8] {
         let disk: DiskName = "disk1".parse().unwrap();
         let sealed = disk.clone();
         let snapshots = SnapshotChange::Delete { snapshot: SnapshotId::random() };
@@ -198,6 +245,8 @@ mod tests {
             (Activity::DiskChange(Changing::for_tests(asked_by(), DiskChange::Remove { disk })), "busy"),
             (Activity::SnapshotChange(ChangingSnapshots::for_tests(asked_by(), snapshots)), "busy"),
             (Activity::SealDisk(SealingDisk::for_tests(asked_by(), sealed)), "busy"),
+            (Activity::NicChange(ChangingNics::for_tests(asked_by())), "busy"),
+            (Activity::SizeChange(ChangingSizes::for_tests(asked_by())), "busy"),
         ]
     }
 
@@ -217,7 +266,7 @@ mod tests {
     fn the_guest_is_reached_unless_its_memory_is_being_sealed() {
         Activity::Idle.allow_use_of_guest().unwrap();
         let reached = each().map(|(activity, _)| activity.allow_use_of_guest().is_ok());
-        assert_eq!(reached, [false, true, false, true, true, true]);
+        assert_eq!(reached, [false, true, false, true, true, true, true, true]);
     }
 
     #[test]
@@ -229,9 +278,11 @@ mod tests {
                 2 => activity.end_dump().is_some(),
                 3 => activity.end_disk_change().is_some(),
                 5 => activity.end_sealing().is_some(),
+                6 => activity.end_nic_change().is_some(),
+                7 => activity.end_size_change().is_some(),
                 _ => activity.end_snapshot_change().is_some(),
             };
-            for other in (0..6).filter(|other| *other != at) {
+            for other in (0..8).filter(|other| *other != at) {
                 assert!(!ended(&mut activity, other));
                 assert_eq!(activity.allow_another().unwrap_err().code, code);
             }

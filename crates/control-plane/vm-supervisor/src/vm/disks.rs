@@ -6,9 +6,8 @@
 //! state file before QEMU has it, and stays there until QEMU no longer has it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use strongroom_host::layout::{Layout, Place};
 use strongroom_host::orders::RunTask;
@@ -16,12 +15,12 @@ use strongroom_host::protocol::{
     Disk, DiskChange, DiskFrontend, DiskKind, DiskName, KnownVolume, PowerState, Problem, VmSpec,
 };
 use strongroom_host::run_directory::VmRunDirectory;
-use strongroom_hypervisor::QmpError;
 use strongroom_hypervisor::qemu::{DeviceId, HotPlugError};
 use strongroom_types::{IoLimits, VolumeSize};
 use strongroom_worker::supervise::LimitPage;
 
 use super::activity::Activity;
+use super::unplug::{LETS_GO_WITHIN, Release, ending, plug_problem};
 use super::{Event, Vm, Volume};
 use crate::door::Connection;
 use crate::keys::VmKeys;
@@ -30,11 +29,6 @@ use crate::seal::running::SealStep;
 use crate::starter::Starter;
 use crate::volumes::{ServedVolume, VolumeHost, VolumeNews};
 use crate::{disks, observe, swap};
-
-/// How long a guest may take to release a disk.
-const LETS_GO_WITHIN: Duration = Duration::from_secs(60);
-/// After this time it is asked again: it may have been booting.
-const ASKS_AGAIN_AFTER: Duration = Duration::from_secs(6);
 
 /// A change in progress, with the connection that waits for it.
 #[derive(Debug)]
@@ -169,16 +163,24 @@ impl Vm {
         }
     }
 
-    /// Wakes the change when QEMU has released a device, or may have.
+    /// Wakes a change when QEMU has released a device, or may have.
     pub(super) fn wake_change(&self) {
         if let Some(changing) = self.activity.disk_change() {
             let _ = changing.woken.send(());
+        }
+        if let Some(changing) = self.activity.nic_change() {
+            changing.wake();
+        }
+        if let Some(changing) = self.activity.size_change() {
+            changing.wake();
         }
     }
 
     /// Whether a saved memory would fit the layout that the next start makes.
     pub(super) fn is_as_started(&self) -> bool {
         self.state.layout == Layout::of(&self.task.spec)
+            && self.has_nics_as_started()
+            && self.has_sizes_as_started()
     }
 
     /// Records a step, and sends the result to `done`.
@@ -396,28 +398,15 @@ impl Work {
 
     /// Waits until the guest has released the device.
     fn unplug(&self, device: &DeviceId, disk: &DiskName) -> Result<(), Problem> {
-        let (qemu, until) = (self.machine.qemu(), Instant::now() + LETS_GO_WITHIN);
-        while qemu.is_plugged(device).map_err(|error| plug_problem(&error))? {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let message = format!(
-                    "the guest of VM {} has not let go of {disk} within {LETS_GO_WITHIN:?}; it may still",
-                    self.task.spec.name
-                );
-                let next = "have the guest end what uses it and try again, or stop the VM first";
-                return Err(Problem::new("guest_keeps_disk", message).with_next_step(next));
-            }
-            // At a second request, QEMU may answer that the first is in progress.
-            if let Err(error) = qemu.unplug(device) {
-                tracing::debug!("VM {}: {error}", self.task.spec.name);
-            }
-            match self.wakes.recv_timeout(left.min(ASKS_AGAIN_AFTER)) {
-                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(ending()),
-            }
-        }
-        qemu.unplugged(device);
-        Ok(())
+        let release = Release { machine: &self.machine, wakes: &self.wakes };
+        release.await_of(device, || {
+            let message = format!(
+                "the guest of VM {} has not let go of {disk} within {LETS_GO_WITHIN:?}; it may still",
+                self.task.spec.name
+            );
+            let next = "have the guest end what uses it and try again, or stop the VM first";
+            Problem::new("guest_keeps_disk", message).with_next_step(next)
+        })
     }
 
     fn tell(&self, step: DiskStep) -> Result<(), Problem> {
@@ -430,16 +419,4 @@ pub(super) fn record(events: &Sender<Event>, step: DiskStep) -> Result<(), Probl
     let (done, answer) = sync_channel(1);
     events.send(Event::Disk(step, done)).map_err(|_| ending())?;
     answer.recv().map_err(|_| ending())?
-}
-
-pub(super) fn ending() -> Problem {
-    Problem::new("stopping", "the VM is stopping")
-}
-
-fn plug_problem(error: &HotPlugError) -> Problem {
-    let code = match error {
-        HotPlugError::Qmp(QmpError::NoPort) => "no_port",
-        _ => "qemu",
-    };
-    Problem::new(code, error.to_string())
 }

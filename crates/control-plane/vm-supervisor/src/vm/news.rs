@@ -84,7 +84,7 @@ impl Vm {
                 "VM {}: passt, or the filter before it, of {network} has ended",
                 self.task.spec.name
             );
-            self.losses.network = true;
+            self.losses.networks.insert(network.to_owned());
         }
     }
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use strongroom_host::orders::{Report, Request, RequestKind};
 use strongroom_host::protocol::{OffReason, PowerState, Problem};
 
+use super::nics::WantedNics;
 use super::rekey::DataKeys;
+use super::sizes::WantedSizes;
 use super::{Stop, Vm};
 use crate::console::relay;
 use crate::door::Connection;
@@ -18,6 +20,10 @@ impl Vm {
     pub(super) fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
         let id = request.id;
         let (done, ends_later) = match request.kind {
+            RequestKind::SetNics { nics, boot_order, networks } => {
+                let wanted = WantedNics { nics, boot_order };
+                (self.set_nics(connection, id, wanted, networks, files), true)
+            }
             RequestKind::Suspend => (self.suspend(connection, id), true),
             RequestKind::Rekey { to, known } => {
                 (self.rekey(connection, id, &to, DataKeys::Kept, &known), true)
@@ -36,6 +42,9 @@ impl Vm {
             }
             RequestKind::SnapshotGroup { attempt, order } => {
                 (self.group_order(connection, id, attempt, order), true)
+            }
+            RequestKind::SetSizes { cpus, memory_bytes } => {
+                (self.set_sizes(connection, id, WantedSizes { cpus, memory: memory_bytes }), true)
             }
             kind => (self.carry_out(kind, files), false),
         };
@@ -59,6 +68,8 @@ impl Vm {
             | RequestKind::Rekey { .. }
             | RequestKind::Reencrypt { .. }
             | RequestKind::ChangeDisk { .. }
+            | RequestKind::SetNics { .. }
+            | RequestKind::SetSizes { .. }
             | RequestKind::SealDisk { .. }
             | RequestKind::ChangeSnapshots { .. }
             | RequestKind::SnapshotGroup { .. }

@@ -7,7 +7,8 @@ use std::thread;
 use strongroom_host::protocol::{Disk, DiskKey, DiskName, KnownVolume, Problem, VmSpec};
 
 use super::activity::Activity;
-use super::disks::{DiskStep, ending, record};
+use super::disks::{DiskStep, record};
+use super::unplug::ending;
 use super::{Event, Vm};
 use crate::disks::no_such_disk;
 use crate::door::Connection;

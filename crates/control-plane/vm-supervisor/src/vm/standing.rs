@@ -1,5 +1,6 @@
 //! The state of a VM as hosts see it, and the hosts that are told.
 
+use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime};
 
 use strongroom_host::orders::Report;
@@ -35,7 +36,8 @@ impl Standing {
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     pub(super) tpm: bool,
-    pub(super) network: bool,
+    /// The networks of the cards that are disconnected, as QEMU names them.
+    pub(super) networks: BTreeSet<String>,
     /// The guest's file systems may be frozen, and its agent is asked again and again.
     pub(super) thaw_is_late: bool,
     /// When it is tried again to begin that.
@@ -47,7 +49,7 @@ impl Losses {
         match self {
             Self { thaw_is_late: true, .. } => Some(observe::guest_may_be_frozen()),
             Self { tpm: true, .. } => Some(observe::tpm_lost()),
-            Self { network: true, .. } => Some(observe::network_lost()),
+            Self { networks, .. } if !networks.is_empty() => Some(observe::network_lost()),
             _ => None,
         }
     }

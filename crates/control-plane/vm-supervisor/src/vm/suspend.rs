@@ -68,7 +68,7 @@ impl Vm {
     /// If it would not, or the VM does not run.
     pub(super) fn check_memory_can_be_saved(&self) -> Result<(), Problem> {
         if !self.is_as_started() {
-            let message = "disks were plugged in or out since the VM's start, and its next start would not fit its memory";
+            let message = "disks, network cards, processors or memory were plugged in or out since the VM's start, and its next start would not fit its memory";
             let next = "shut it down and start it once, then save its memory";
             return Err(Problem::new("disks_changed", message).with_next_step(next));
         }

@@ -43,6 +43,7 @@ const ALL: &[(&str, Deed)] = &[
     ("open a file in an open directory", |before| openat(&before.beneath, "file", OFlags::RDONLY, Mode::empty()).map(drop)),
     ("open a directory's parent", |before| openat(&before.beneath, "..", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(drop)),
     ("list the root directory", |_| open("/", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(drop)),
+    ("open the device of networks", |_| open("/dev/net/tun", OFlags::RDWR, Mode::empty()).map(drop)),
     ("open a file by its handle", |before| before.handle.open(before.beneath.as_fd())),
     ("create a file in the root directory", |_| open("/new", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).map(drop)),
     ("create a file in an open directory", |before| openat(&before.beneath, "new", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).map(drop)),

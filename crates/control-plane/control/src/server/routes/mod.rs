@@ -77,6 +77,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_ticket))
         .routes(routes!(disks::vm_add_disk))
         .routes(routes!(nics::vm_add_nic))
+        .routes(routes!(nics::vm_set_nic))
         .routes(routes!(nics::vm_remove_nic))
         .routes(routes!(disks::vm_remove_disk, disks::vm_resize_disk))
         .routes(routes!(disks::vm_limit_disk))

@@ -19,7 +19,7 @@ use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe, CryptoSafeState,
     Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport,
     FIRST_FORMATS, FORMATS, Grant, GroupMember, GuestPort, HandoverId, Host as HostState, JudgeRequest,
-    Judgement, MapReport, MemberVolumes, NewVmSnapshot, ObservedVm, ObservedVms, OffReason, Operation,
+    Judgement, MapReport, MemberVolumes, NewVmSnapshot, Nic, ObservedVm, ObservedVms, OffReason, Operation,
     OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState, Problem,
     Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SavedMemory, SnapshotChange,
     SpaceReport, Term, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots,
@@ -271,6 +271,12 @@ pub struct HostInside {
     pub rekeys_of_data: Vec<bool>,
     /// The error codes of failing disk changes other than removals; the last comes first.
     pub disk_changes_that_fail: Vec<&'static str>,
+    /// The error codes of changes of network cards that fail when the guest has the new ones; the
+    /// last comes first.
+    pub nic_changes_that_fail: Vec<&'static str>,
+    /// The error codes of changes of sizes that fail when the guest has the memory; the last comes
+    /// first.
+    pub size_changes_that_fail: Vec<&'static str>,
     /// The error codes of failing changes of snapshots; the last comes first.
     pub snapshot_changes_that_fail: Vec<&'static str>,
     /// The error codes of failing creations; the last comes first.
@@ -397,6 +403,8 @@ impl HostInside {
             rekeys_that_fail: 0,
             rekeys_of_data: Vec::new(),
             disk_changes_that_fail: Vec::new(),
+            nic_changes_that_fail: Vec::new(),
+            size_changes_that_fail: Vec::new(),
             snapshot_changes_that_fail: Vec::new(),
             creations_that_fail: Vec::new(),
             groups_that_fail: Vec::new(),
@@ -795,6 +803,42 @@ impl HostInside {
                 }
                 None => Err(Problem::new("not_found", "there is no such VM")),
             },
+            OperationKind::SetNics { spec, open } => {
+                self.take_grants(&request.grants, spec)?;
+                let Some(vm) = self.vms.get_mut(&id) else {
+                    return Err(Problem::new("not_found", "there is no such VM"));
+                };
+                let has = |nic: &Nic| {
+                    vm.spec.nics.iter().any(|had| had.mac == nic.mac && had.network == nic.network)
+                };
+                if let Some(nic) = spec.nics.iter().find(|nic| !has(nic) && !open.contains(&nic.mac)) {
+                    self.violations.push(format!("{} has no open network for {}", spec.name, nic.mac));
+                }
+                (vm.spec.nics, vm.spec.boot_order) = (spec.nics.clone(), spec.boot_order.clone());
+                vm.attested = Some(vm.spec.clone());
+                match self.nic_changes_that_fail.pop() {
+                    Some(code) => Err(Problem::new(code, "it does not")),
+                    None => Ok(None),
+                }
+            }
+            OperationKind::SetSizes { spec } => {
+                self.take_grants(&request.grants, spec)?;
+                let Some(vm) = self.vms.get_mut(&id) else {
+                    return Err(Problem::new("not_found", "there is no such VM"));
+                };
+                let is_on = running(vm);
+                if is_on {
+                    vm.spec.check_growth_to(spec.cpus, spec.memory_bytes)?;
+                }
+                // What fails is half done.
+                vm.spec.memory_bytes = spec.memory_bytes;
+                if let Some(code) = self.size_changes_that_fail.pop() {
+                    return Err(Problem::new(code, "it does not"));
+                }
+                vm.spec.cpus = spec.cpus;
+                vm.attested = Some(vm.spec.clone());
+                Ok(None)
+            }
             OperationKind::SnapshotGroup { snapshot, members } => self.make_group(snapshot, members),
             kind => {
                 let groups_made = self.groups_made.clone();
