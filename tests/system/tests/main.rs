@@ -32,6 +32,7 @@ mod hot_plug;
 mod imports_and_exports;
 mod installs;
 mod integrity;
+mod inventory_backup;
 mod key_backup;
 mod key_broker;
 mod key_commands;

@@ -29,6 +29,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Places;
+use super::backups::{BackupSettings, SealedBackups};
 use super::identity::Identity;
 use super::join::Joined;
 use super::passwords::Passwords;
@@ -163,14 +164,21 @@ impl std::fmt::Display for ControlServing {
     }
 }
 
+/// What the control plane is to be.
+pub struct Directing<'a> {
+    /// The name of its machine as a host.
+    pub name: &'a Name,
+    /// The address of the API.
+    pub listen: SocketAddr,
+    /// Whether each line on stdin reports the end of another process.
+    pub news_on_stdin: bool,
+    /// What is said about backups of the inventory.
+    pub backups: &'a BackupSettings,
+}
+
 /// Runs the control plane until a signal arrives. hostd and the key server need not run yet.
-pub fn control(
-    output: &Output,
-    places: &Places,
-    name: &Name,
-    listen: SocketAddr,
-    news_on_stdin: bool,
-) -> Result<(), CliError> {
+pub fn control(output: &Output, places: &Places, directing: &Directing<'_>) -> Result<(), CliError> {
+    let Directing { name, listen, news_on_stdin, backups } = *directing;
     let directory = places.home.join("keyserver");
     let key_server = ServerSettings::read(&directory)?.administration(&directory)?;
     let keys = KeyServerKeys::new(&places.home, &places.control, key_server)?;
@@ -190,6 +198,7 @@ pub fn control(
             joining: Some(Arc::new(joining)),
             courier: Some(Arc::new(couriers)),
             identity_providers: Some(Arc::new(Providers::of(&places.control))),
+            backups: Some(Arc::new(SealedBackups::of(places, backups.clone()))),
             keys: Arc::new(keys),
             passwords: Arc::new(Passwords::default()),
         };

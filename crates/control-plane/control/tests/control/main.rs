@@ -4,6 +4,7 @@
 
 mod access_log;
 mod api;
+mod backups;
 mod certificates;
 mod data_keys;
 mod descriptions;

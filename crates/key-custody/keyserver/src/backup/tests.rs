@@ -183,6 +183,18 @@ fn what_is_backed_up_is_restored_and_the_dead_stay_dead() {
 }
 
 #[test]
+fn a_backup_of_something_else_is_refused_in_both_directions() {
+    let backup = back_up_state(&some_state());
+    let refused = RestoreSession::open(&backup.path, Content::Inventory).unwrap_err();
+    assert!(matches!(refused, BackupError::OfOther { found: Content::KeyServer, .. }), "{refused}");
+    let directory = TempDir::new().unwrap();
+    let mixed = State { generation: 1, records: vec![record(RecordKind::Entry, "vm/1", b"{}")] };
+    let refused = write(&mixed, &two_of_three(), &directory.path().join("backup")).unwrap_err();
+    assert!(matches!(refused, BackupError::Source(_)), "{refused}");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+}
+
+#[test]
 fn a_tombstone_wins_over_an_object_of_the_same_backup_in_either_order() {
     for dead_first in [true, false] {
         let mut records = vec![
