@@ -94,9 +94,14 @@ impl Identity {
         Ok(Self { role, name, home: home.to_owned(), directory })
     }
 
+    /// The directory of its certificate and key.
+    pub fn directory(&self) -> PathBuf {
+        self.home.join(self.directory)
+    }
+
     /// Its certificate and key.
     pub fn files(&self) -> ClientFiles {
-        ClientFiles::in_directory(&self.home.join(self.directory))
+        ClientFiles::in_directory(&self.directory())
     }
 
     /// Ensures that it has a certificate that is valid for some time, and that it knows the key
