@@ -29,12 +29,15 @@ use time::OffsetDateTime;
 use super::Places;
 use super::identity::Identity;
 use super::peers::SitePeer;
+use super::revocations::RevocationWatch;
 use crate::error::CliError;
 use crate::keyserver::NewKey;
 use crate::output::utc;
 
 /// The file that says which site the machine has joined, in hostd's home.
 const JOINED: &str = "joined.json";
+/// What this machine knows to be revoked, in hostd's home.
+const REVOKED: &str = "revoked.json";
 /// The format of that file, and of a token.
 const FORMAT: u32 = 1;
 /// The longest file with a token, in bytes.
@@ -90,7 +93,13 @@ impl Joined {
     pub fn port(&self, hostd: &Path) -> Result<PortOptions, CliError> {
         let expected = ExpectedPeer { role: Role::Control, client: self.control };
         let files = Identity::host(&self.name, hostd)?.files();
-        Ok(PortOptions { listen: self.listen, tls: Arc::new(SitePeer::new(files, expected)) })
+        let watch = RevocationWatch {
+            files: files.clone(),
+            key_server: Client::new(&self.enrolment.to_string())?,
+            file: hostd.join(REVOKED),
+        };
+        let peer = SitePeer::new(files, expected, watch.start()?);
+        Ok(PortOptions { listen: self.listen, tls: Arc::new(peer) })
     }
 
     /// Renews the host's certificate while the process runs.

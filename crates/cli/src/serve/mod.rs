@@ -17,6 +17,7 @@ mod identity;
 mod join;
 mod passwords;
 mod peers;
+mod revocations;
 mod roles;
 mod upkeep;
 mod vm_keys;

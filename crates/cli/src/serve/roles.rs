@@ -34,6 +34,7 @@ use super::identity::Identity;
 use super::join::Joined;
 use super::passwords::Passwords;
 use super::peers::{JoiningHere, SitePeer};
+use super::revocations::RevocationWatch;
 use super::upkeep::{Upkeep, UpkeepOf};
 use super::vm_keys::KeyServerKeys;
 use crate::api::write_address;
@@ -148,7 +149,7 @@ fn own_port(places: &Places, name: &Name, listen: SocketAddr) -> Result<PortOpti
         .ok_or_else(|| CliError::Usage("the control plane's certificate names no client".to_owned()))?;
     let expected = ExpectedPeer { role: Role::Control, client: control.client };
     let files = Identity::host(name.as_str(), &places.hostd)?.files();
-    Ok(PortOptions { listen, tls: Arc::new(SitePeer::new(files, expected)) })
+    Ok(PortOptions { listen, tls: Arc::new(SitePeer::new(files, expected, Arc::default())) })
 }
 
 #[derive(Serialize)]
@@ -181,6 +182,12 @@ pub fn control(output: &Output, places: &Places, directing: &Directing<'_>) -> R
     let Directing { name, listen, news_on_stdin, backups } = *directing;
     let directory = places.home.join("keyserver");
     let key_server = ServerSettings::read(&directory)?.administration(&directory)?;
+    let watch = RevocationWatch {
+        files: Identity::control(&places.control)?.files(),
+        key_server: key_server.clone(),
+        file: places.control.join("revoked.json"),
+    };
+    let revocations = watch.start()?;
     let keys = KeyServerKeys::new(&places.home, &places.control, key_server)?;
     let hostd = Client::new(places.run.join("hostd/control.sock"));
     block_on(|told| async move {
@@ -188,8 +195,8 @@ pub fn control(output: &Output, places: &Places, directing: &Directing<'_>) -> R
         let couriers = Couriers::open(&places.control).map_err(|error| {
             CliError::File(FileError { action: "use", path: places.control.clone(), error })
         })?;
-        let joining =
-            JoiningHere::new(&directory, Identity::control(&places.control)?.files(), Handle::current());
+        let files = Identity::control(&places.control)?.files();
+        let joining = JoiningHere::new(&directory, files, revocations, Handle::current());
         let config = ControlConfig {
             directory: places.control.clone(),
             listen,
