@@ -73,8 +73,8 @@ pub enum CliError {
     /// The certificate of a host that has joined has ended.
     #[error(
         "it ended on {ended}, and neither the key server nor the control plane admits this host any more; on the first machine \
-         `strongroom keyserver token replace {name} > token`, and here, with that file, `strongroom keyserver enrol --server {enrolment} \
-         --token-fd 3 --into {directory} 3<token`"
+         `strongroom keyserver token replace {name} > token`, and here, with that file, `rm -r {directory}` and `strongroom keyserver enrol \
+         --server {enrolment} --token-fd 3 --into {directory} 3<token`"
     )]
     HostCertificateEnded {
         /// The host's name.

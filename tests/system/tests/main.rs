@@ -28,6 +28,7 @@ mod full_datastore;
 mod full_datastore_guest;
 mod guest_streams;
 mod harness_notices_damage;
+mod host_certificates;
 mod hot_plug;
 mod imports_and_exports;
 mod installs;

@@ -26,8 +26,8 @@ struct LastTerm {
 impl Inventory {
     /// Begins a term. It is durable when this returns.
     ///
-    /// Its number in its era is at least the time of day: of two inventories that were restored from
-    /// one backup, the one that was started last has the greater one.
+    /// Its number in its era is at least the time of day: of two inventories that were restored
+    /// from one backup, the one that was started last has the greater one.
     ///
     /// # Errors
     /// [`Failure`].
