@@ -70,8 +70,8 @@ impl Control {
         self.inventory.commit(draft.event("vm.confirmed", &vm.object(), message, None))
     }
 
-    /// Raises the alarm for a VM that has changed since the backup. One that no host has is missing,
-    /// which is another alarm.
+    /// Raises the alarm for a VM that has changed since the backup. One that no host has is
+    /// missing, which is another alarm.
     pub(super) fn review_since_backup(&self, index: &Index, vm: &VmRecord, wanted: &mut Wanted) {
         let SinceBackup::Changed(what) = self.since_backup(index, vm) else { return };
         wanted.raise(

@@ -405,10 +405,12 @@ impl Control {
         })
     }
 
-    /// Removes a VM from the inventory; its files stay.
+    /// Removes a VM from the inventory; its files stay. Also removes a volume that only a backup of
+    /// the inventory knows: its VM cannot be registered as long as it is known on its own.
     pub fn unregister_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
-            let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+            let found = index.find_any(named).filter(|found| !found.holds_volume || found.from_backup);
+            let vm = found.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
             let vm = without_task(index, vm)?;
             self.must_be_off(index, vm)?;
             let draft = without_vm(self.draft(), vm);

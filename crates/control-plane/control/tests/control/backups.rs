@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use serde_json::json;
 use strongroom_api::ErrorCode;
 use strongroom_api::alarm::AlarmKind;
 use strongroom_api::backup::MakeInventoryBackup;
-use strongroom_api::task::TaskState;
+use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{AddDisk, DeleteVm, PowerState, RegisterVm, StartVm, StopVm};
 use strongroom_control::backup::{AccessLogPart, ExportedEntry};
 use strongroom_control::engine::Control;
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 
 use super::moves::to;
 use super::placement::{host_of, on, shared};
+use super::volume_changes::{done, places, with_vm};
 use crate::support::backups::Shelf;
 use crate::support::{Site, caller, create, settle_down, with_vms};
 
@@ -188,7 +190,10 @@ fn a_task_that_was_open_in_the_backup_is_not_gone_on_with() {
     settled(&site, &control);
     assert_eq!((site.host.lock().vms.len(), site.keys.lock().made.len()), (vms, keys));
     let index = control.inventory.read();
-    let failed = index.tasks.iter().filter(|task| task.task.state == TaskState::Failed);
+    let is_failed = |task: &&Task| task.state == TaskState::Failed;
+    let failed = index.tasks.iter().map(|task| &task.task).filter(is_failed).filter(|task| {
+        task.error.as_ref().is_some_and(|error| error.message.contains("nothing says how far it went"))
+    });
     assert_eq!((failed.count(), index.open_tasks_count()), (2, 0));
     drop(index);
     // It is there as it was, so it can be used, or deleted again.
@@ -221,6 +226,31 @@ fn a_vm_that_has_moved_since_is_not_ended_on_its_host() {
     assert_eq!(host_of(&control, "web1"), "host2");
     assert_eq!(power(&control, "web1"), (PowerState::Running, generation));
     site.nothing_runs_twice();
+}
+
+#[test]
+fn a_volume_that_was_given_to_a_vm_since_is_registered_with_it() {
+    let mut site = Site::new();
+    let control = with_vm(&site);
+    let wish = json!({ "change": "create", "name": "data1", "size_bytes": 1 << 20 });
+    done(&site, &control, 10, wish);
+    let entries = backed_up(&control, AccessLogPart::Included);
+    done(&site, &control, 11, json!({ "change": "bind", "volume": "data1", "vm": "web1" }));
+    drop(control);
+    let (_machine, control) = restored(&mut site, &entries);
+    settled(&site, &control);
+    assert!(alarms(&control, AlarmKind::VmOutdated)[0].contains("web1"));
+    assert!(alarms(&control, AlarmKind::VmMissing)[0].contains("data1"));
+    let wish = RegisterVm { datastore: None, directory: "web1".parse().unwrap(), accept_configuration: true };
+    let refused = control.register_vm(&caller(12), &wish).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::VolumeKnown, "{refused}");
+    control.unregister_vm(&caller(13), "data1").unwrap();
+    register(&control, 14, "web1");
+    settled(&site, &control);
+    assert_eq!(places(&control), ["web1/disk0", "web1/disk1"]);
+    for kind in [AlarmKind::VmOutdated, AlarmKind::VmMissing, AlarmKind::Orphan] {
+        assert_eq!(alarms(&control, kind), [""; 0]);
+    }
 }
 
 #[test]
