@@ -106,7 +106,7 @@ mod tests {
         let former = inventory.begin_term(u64::MAX).unwrap();
         assert!(former < Term(2 * ERA), "a wrong clock does not reach the next era but one");
         let era = inventory.begin_era().unwrap();
-        assert!(era > former && era.0 % ERA == 0);
+        assert!(era > former && era.0.is_multiple_of(ERA));
         assert_eq!(inventory.begin_term(5).unwrap(), Term(era.0 + 5), "the clock was set back");
         assert_eq!(inventory.begin_term(4).unwrap(), Term(era.0 + 6));
         assert_eq!(inventory.begin_era().unwrap(), Term(era.0 + ERA));
