@@ -1,5 +1,5 @@
-//! `strongroom inventory`: backups of the control plane's inventory. `backup` asks the control plane
-//! for one; `verify` and `restore` need none.
+//! `strongroom inventory`: backups of the control plane's inventory. `backup` asks the control
+//! plane for one; `verify` and `restore` need none.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! The certificate of a host that has joined: renewed by itself while its guest runs, also after the
-//! key server was away; and one that has ended, which a person replaces.
+//! The certificate of a host that has joined: renewed by itself while its guest runs, also after
+//! the key server was away; one that has ended, which a person replaces; and those that are
+//! revoked.
 
 use std::fs;
 use std::time::Instant;

@@ -63,7 +63,7 @@ fn a_lost_inventory_comes_back_beside_a_guest_that_runs_on() {
     assert!(log.contains("a backup of the inventory was asked for"), "{log}");
 
     // Nothing of it is in the clear.
-    let sealed = fs::read(&backup).unwrap();
+    let sealed = fs::read(scratch.path("inventory.backup")).unwrap();
     let token = fs::read_to_string(scratch.path("home/control/token")).unwrap();
     let key = fs::read_to_string(scratch.path("home/control/api.key")).unwrap();
     for secret in ["web1", "folder/", "credential", token.trim(), key.lines().nth(1).unwrap()] {
@@ -142,5 +142,45 @@ fn a_lost_inventory_comes_back_beside_a_guest_that_runs_on() {
     fs::rename(scratch.path("restored"), scratch.path("home/control")).unwrap();
     serving.start_again();
     serving.wait_until("web1", "runs", |vm| vm["power"] == "running");
+    serving.runs("vm stop web1 --force");
+}
+
+#[test]
+fn a_lost_machine_comes_back_on_another_one_with_its_keys_and_its_inventory() {
+    let scratch = Scratch::new();
+    make_custodians(&scratch);
+    scratch.make_directory("safe");
+    let mut serving = Serving::start_with(&scratch, OPTIONS);
+    let guest = serving.test_guest();
+    serving.runs("datastore add ds ds");
+    serving.runs(&format!("vm create web1 --memory 256M --net none --disk 64M --machine pc {guest}"));
+    serving.runs("vm create web2 --memory 64M --net none --disk 16M");
+    serving.runs("vm start web1");
+    serving.runs("vm stop web1 --force");
+    let custodians = "--custodian ada=ada.pem --custodian grace=grace.pem --custodian emmy=emmy.pem";
+    serving.runs(&format!("keyserver backup kms.backup --threshold 2 {custodians}"));
+    let made = serving.json("inventory backup");
+    fs::copy(made["file"].as_str().unwrap(), scratch.path("inventory.backup")).unwrap();
+    serving.runs("vm delete web2 --yes");
+    serving.end();
+
+    // What is left is the datastore, and two files.
+    fs::remove_dir_all(scratch.path("home")).unwrap();
+    fs::remove_dir_all(scratch.path("run")).unwrap();
+    serving.runs("keyserver init");
+    let shares = open_shares(&serving, "kms.backup");
+    serving.runs(&format!("keyserver restore kms.backup {shares}"));
+    let shares = open_shares(&serving, "inventory.backup");
+    let restored = serving.runs(&format!("inventory restore inventory.backup {shares}"));
+    assert!(restored.contains("2 VMs, 1 host") && !restored.contains("no key server"), "{restored}");
+    serving.test_guest();
+    serving.start_again();
+    serving.wait_until_told("event list", "VM web1 is as it was when the inventory was backed up");
+    serving.wait_until_told("event alarms", "VM web2 is not in its datastore any more");
+    serving.runs("vm unregister web2");
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let web1 = serving.wait_until("web1", "runs", |vm| vm["power"] == "running");
+    assert_eq!(web1["generation"], 2);
     serving.runs("vm stop web1 --force");
 }

@@ -217,7 +217,7 @@ impl SealedBackups {
     /// Removes the oldest backups, so that as many are left as are kept. `made` stays.
     fn remove_old(&self, directory: &Path, made: &Path) -> io::Result<()> {
         let keep = self.settings.keep.unwrap_or(KEEP_DEFAULT);
-        let mut old: Vec<(u64, PathBuf)> = Vec::new();
+        let mut old: Vec<((u64, u64), PathBuf)> = Vec::new();
         for path in strongroom_files::list(directory, ENDING)? {
             let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
             if path == made || !is_ours(&path) || !is_file {
@@ -225,9 +225,10 @@ impl SealedBackups {
             }
             // What is no backup of the inventory stays.
             let header = read_header(&path).ok().filter(|header| header.content == Content::Inventory);
-            old.extend(header.map(|header| (header.created_unix_seconds, path)));
+            // Of two that were made within a second, the one with more changes is the later one.
+            old.extend(header.map(|header| ((header.created_unix_seconds, header.generation), path)));
         }
-        old.sort_by_key(|(created, _)| Reverse(*created));
+        old.sort_by_key(|(made, _)| Reverse(*made));
         for (_, path) in old.into_iter().skip(keep.saturating_sub(1)) {
             strongroom_files::remove(&path)?;
         }

@@ -1,8 +1,8 @@
 //! What the key server has revoked, as this machine hears of it: a host refuses the control plane's
 //! certificates that are, and the control plane those of hosts.
 //!
-//! A handshake cannot ask, so a thread does, all the time. What it has heard is in a file, so that a
-//! restart while the key server is away admits nobody who was refused before.
+//! A handshake cannot ask, so a thread does, all the time. What it has heard is in a file, so that
+//! a restart while the key server is away admits nobody who was refused before.
 
 use std::io;
 use std::path::PathBuf;

@@ -177,7 +177,8 @@ impl<'test> Machine<'test> {
     }
 }
 
-/// The environment of a process whose clock is ahead by this much (libfaketime); its timers are not.
+/// The environment of a process whose clock is ahead by this much (libfaketime); its timers are
+/// not.
 fn faked(clock: &str) -> String {
     format!("FAKETIME='{clock}' FAKETIME_DONT_FAKE_MONOTONIC=1 LD_PRELOAD={FAKED_CLOCK}")
 }

@@ -64,8 +64,8 @@ pub struct VmRecord {
     /// The one task that works on it.
     #[serde(default)]
     pub task: Option<Uuid>,
-    /// Whether this is from a backup of the inventory, and its host has not confirmed it: the VM may
-    /// have changed since, or may not exist any more.
+    /// Whether this is from a backup of the inventory, and its host has not confirmed it: the VM
+    /// may have changed since, or may not exist any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_backup: bool,
     /// When it was created or registered.
