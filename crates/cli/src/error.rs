@@ -70,6 +70,25 @@ pub enum CliError {
         /// The directory.
         directory: PathBuf,
     },
+    /// The certificate of a host that has joined has ended.
+    #[error(
+        "it ended on {ended}, and neither the key server nor the control plane admits this host any more; on the first machine \
+         `strongroom keyserver token replace {name} > token`, and here, with that file, `rm -r {directory}` and `strongroom keyserver enrol \
+         --server {enrolment} --token-fd 3 --into {directory} 3<token`"
+    )]
+    HostCertificateEnded {
+        /// The host's name.
+        name: String,
+        /// When it ended.
+        ended: String,
+        /// The key server's address for enrolment.
+        enrolment: String,
+        /// The directory of the certificate.
+        directory: PathBuf,
+    },
+    /// The inventory was not restored.
+    #[error("the inventory was not restored: {0}")]
+    InventoryNotRestored(#[source] strongroom_control::RestorationError),
     /// A share of a backup is invalid.
     #[error("{from}: {error}")]
     Share {
@@ -383,6 +402,8 @@ impl CliError {
             Self::KeyserverProcess(_) | Self::Runtime(_) => "keyserver",
             Self::Authority(_) => "authority",
             Self::Audit(_) => "audit",
+            Self::HostCertificateEnded { .. } => "certificate_ended",
+            Self::InventoryNotRestored(_) => "inventory_not_restored",
             Self::Backup(error) => error.code(),
             Self::Opening(_) | Self::Share { .. } => "share",
             Self::Recertify(_) => "authority",

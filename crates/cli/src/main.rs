@@ -25,6 +25,7 @@ mod evidence;
 mod grants;
 mod home;
 mod inventory;
+mod inventory_backup;
 mod key;
 mod key_provider;
 mod keyring;

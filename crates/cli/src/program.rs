@@ -21,6 +21,7 @@ use crate::doctor::DoctorArguments;
 use crate::error::CliError;
 use crate::evidence::EvidenceArguments;
 use crate::inventory::{DatastoreCommand, EventCommand, HostCommand, TaskCommand};
+use crate::inventory_backup::InventoryCommand;
 use crate::key::KeyCommand;
 use crate::key_provider::KeyProviderCommand;
 use crate::keyserver::KeyserverCommand;
@@ -144,6 +145,9 @@ enum Command {
     /// Request and install a certificate of the API from an authority
     #[command(subcommand)]
     Certificate(CertificateCommand),
+    /// Back the inventory up, check backups of it, and restore it
+    #[command(subcommand)]
+    Inventory(InventoryCommand),
     /// Check whether this machine is fit for encrypted VMs
     Doctor(DoctorArguments),
     /// Write what someone who helps from outside needs to see, without names
@@ -233,6 +237,7 @@ impl Program {
             Command::Folder(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Access(command) => command.run(&output),
             Command::Certificate(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Inventory(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Doctor(arguments) => arguments.run(&output),
             Command::Support(arguments) => arguments.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Key(command) => command.run(&output),

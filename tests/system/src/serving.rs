@@ -44,6 +44,8 @@ pub struct Serving<'test> {
     serve: Option<Process>,
     starts: u32,
     log: &'static str,
+    /// More options of `serve`.
+    options: String,
 }
 
 impl<'test> Serving<'test> {
@@ -53,15 +55,30 @@ impl<'test> Serving<'test> {
         Self::start_logging(scratch, "info")
     }
 
+    /// As [`start`](Self::start), with more options of `serve`.
+    #[track_caller]
+    pub fn start_with(scratch: &'test Scratch, options: &str) -> Self {
+        let mut serving = Self::not_started(scratch, "info");
+        options.clone_into(&mut serving.options);
+        serving.start_again();
+        serving
+    }
+
     /// As [`start`](Self::start), with logs of this level.
     #[track_caller]
     pub fn start_logging(scratch: &'test Scratch, log: &'static str) -> Self {
+        let mut serving = Self::not_started(scratch, log);
+        serving.start_again();
+        serving
+    }
+
+    #[track_caller]
+    fn not_started(scratch: &'test Scratch, log: &'static str) -> Self {
         let ((kmip, enrolment), (api, _)) = (free_addresses(), free_addresses());
         let strongroom = CommandLine::new(scratch);
         std::fs::create_dir_all(scratch.path("ds")).expect("a scratch directory takes a directory");
-        let mut serving = Self { scratch, strongroom, kmip, enrolment, api, serve: None, starts: 0, log };
-        serving.start_again();
-        serving
+        let options = String::new();
+        Self { scratch, strongroom, kmip, enrolment, api, serve: None, starts: 0, log, options }
     }
 
     /// Starts it again after its end.
@@ -69,11 +86,11 @@ impl<'test> Serving<'test> {
     pub fn start_again(&mut self) {
         assert!(self.serve.is_none(), "it runs");
         self.starts += 1;
-        let Self { kmip, enrolment, api, log, .. } = self;
+        let Self { kmip, enrolment, api, log, options, .. } = self;
         let arguments = format!(
             // The machine that runs the tests may well have swap.
             "--log {log} serve --listen {api} --listen-kmip {kmip} --listen-enrolment {enrolment} --name host1 --run \"$PWD/run\" \
-             --crypto-safe advised"
+             --crypto-safe advised {options}"
         );
         let script = script(&arguments);
         let mut serve = self.strongroom.start_shell(&format!("serve-{}", self.starts), &script);

@@ -54,9 +54,9 @@ pub struct BackupArguments {
     server: AdministrationArguments,
 }
 
-/// `NAME=FILE`.
-#[derive(Clone, Debug)]
-struct CustodianArgument {
+/// `NAME=FILE`: a custodian, and the file of their public key or certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustodianArgument {
     name: CustodianName,
     file: PathBuf,
 }
@@ -120,13 +120,20 @@ fn fetch(administrator: &Administrator, answer: &BackupAnswer, path: &Path) -> R
 }
 
 impl CustodianArgument {
-    fn read(&self) -> Result<Custodian, CliError> {
+    /// Reads the key.
+    pub fn read(&self) -> Result<Custodian, CliError> {
         let length_bytes = fs::metadata(&self.file).map_err(failed("read", &self.file))?.len();
         if length_bytes > KEY_FILE_BYTES_MAX {
             return Err(CliError::Usage(format!("{} is longer than a public key is", self.file.display())));
         }
         let pem = fs::read(&self.file).map_err(failed("read", &self.file))?;
         Ok(Custodian::new(self.name.clone(), &pem)?)
+    }
+}
+
+impl fmt::Display for CustodianArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.file.display())
     }
 }
 

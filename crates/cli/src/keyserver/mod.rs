@@ -23,16 +23,19 @@ mod own_certificates;
 mod restore;
 mod root;
 mod run;
+mod shares;
 mod status;
 mod syslog;
 mod token;
 mod upstream;
 
 pub use administration::{AdministrationArguments, Administrator, administrator_of_home, overseer_of_home};
+pub use backup::CustodianArgument;
 pub use certificates::{ClientFiles, NewKey, read_certificates};
 pub use directory::{DirectoryArguments, ServerSettings, parse_address};
 pub use init::warn_of_root;
 pub use own_certificates::RENEW_BEFORE;
+pub use shares::ShareArguments;
 
 use std::process::ExitCode;
 

@@ -1,36 +1,27 @@
 //! `strongroom keyserver restore`.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
-use strongroom_files::FileError;
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientName, Role};
-use strongroom_keyserver::backup::{RestoreSession, Restored};
+use strongroom_keyserver::backup::{Content, Restored};
 use strongroom_keyserver::process::open_state;
 use strongroom_keyserver::recovery::{ServerTarget, recertify};
-use strongroom_keyserver::root;
 use strongroom_keyserver::state::State;
-use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{EMBEDDED, Registry, SourceConfig};
 use time::OffsetDateTime;
 
 use super::certificates::{ClientFiles, NewKey};
 use super::directory::{DirectoryArguments, ServerSettings};
 use super::root::SecretArguments;
+use super::shares::ShareArguments;
 use crate::error::CliError;
-use crate::keys::ask_once;
 use crate::output::{Output, utc};
-use crate::terminal::Terminal;
-
-/// The longest file with a share: the line of text, and an editor's additions.
-const SHARE_FILE_BYTES_MAX: usize = 1024;
 
 /// The arguments of `restore`.
 #[derive(Debug, Args)]
@@ -53,13 +44,8 @@ pub struct RestoreArguments {
     /// File of the backup
     backup: PathBuf,
 
-    /// File with a custodian's opened share; repeatable
-    #[arg(long = "share", value_name = "FILE")]
-    shares: Vec<PathBuf>,
-
-    /// File descriptor with a custodian's opened share; repeatable
-    #[arg(long = "share-fd", value_name = "N")]
-    share_fds: Vec<u32>,
+    #[command(flatten)]
+    shares: ShareArguments,
 
     /// Restore even if the server has keys; those that the backup lacks are lost
     #[arg(long)]
@@ -88,8 +74,7 @@ impl RestoreArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let directory = self.directory.path()?;
-        let mut session = RestoreSession::open(&self.backup)?;
-        self.collect_shares(&mut session)?;
+        let session = self.shares.open(&self.backup, Content::KeyServer)?;
         session.verify()?;
         if !directory.join("root.json").exists() {
             return Err(CliError::NothingToRestoreInto { directory });
@@ -102,23 +87,6 @@ impl RestoreArguments {
         let recertified = self.recertify(&state, &settings)?;
         let authority = state.authority.fingerprint().to_string();
         output.answer(&Answer { directory, restored, authority, recertified })
-    }
-
-    /// Collects the given shares, and asks a person at the terminal for missing ones.
-    fn collect_shares(&self, session: &mut RestoreSession) -> Result<(), CliError> {
-        for path in &self.shares {
-            let share = read_share(path)?;
-            add(session, &share, path.display().to_string())?;
-        }
-        for number in &self.share_fds {
-            add(session, &root::read_descriptor(*number)?, format!("file descriptor {number}"))?;
-        }
-        while session.missing() > 0 && Terminal::open().is_some() {
-            let typed =
-                ask_once(&self.backup, &format!("Share of a custodian ({} missing)", session.missing()))?;
-            add(session, &typed, "what was typed".to_owned())?;
-        }
-        Ok(())
     }
 
     /// Issues certificates to this machine's own administrator and client, if the restored
@@ -164,33 +132,6 @@ fn is_let_in(state: &State, files: &ClientFiles) -> bool {
     let now = OffsetDateTime::now_utc();
     files.are_there()
         && certificate.is_some_and(|certificate| state.authority.identify(&certificate, now).is_ok())
-}
-
-fn add(session: &mut RestoreSession, share: &SecretBytes, from: String) -> Result<(), CliError> {
-    session.add_share(share).map(drop).map_err(|error| CliError::Share { from, error })
-}
-
-/// Reads a share from a file, directly into secret memory.
-fn read_share(path: &Path) -> Result<SecretBytes, CliError> {
-    let failed = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
-    let mut file = File::open(path).map_err(failed)?;
-    // It may be a pipe of unknown length. One more byte reveals a longer one.
-    let mut content = SecretBytes::zeroed(SHARE_FILE_BYTES_MAX + 1)?;
-    let mut length_bytes = 0;
-    while length_bytes < content.len() {
-        match file.read(&mut content.expose_mut()[length_bytes..]) {
-            Ok(0) => break,
-            Ok(count) => length_bytes += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed(error)),
-        }
-    }
-    if length_bytes == content.len() {
-        return Err(CliError::Usage(format!("{} is longer than a share is", path.display())));
-    }
-    let mut share = SecretBytes::zeroed(length_bytes)?;
-    share.expose_mut().copy_from_slice(&content.expose()[..length_bytes]);
-    Ok(share)
 }
 
 impl fmt::Display for Answer {

@@ -18,6 +18,7 @@ use strongroom_doctor::ProvidesKeys;
 use strongroom_files::FileError;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 
+use super::backups::{BackupSettings, parse_access_log, parse_directory, parse_every, parse_keep};
 use super::{NamedDatastore, parse_crypto_safe, parse_datastore, parse_guests};
 use crate::error::CliError;
 use crate::keyserver::parse_address;
@@ -38,6 +39,7 @@ pub struct ServeConfig {
     pub listen_kmip: Option<SocketAddr>,
     pub listen_enrolment: Option<SocketAddr>,
     pub listen_guests: Option<SocketAddr>,
+    pub backups: BackupSettings,
     pub crypto_safe: Option<CryptoSafeRule>,
     /// Which VM provides which key provider; `doctor` cannot find this out itself.
     pub provides_keys: Vec<ProvidesKeys>,
@@ -91,6 +93,14 @@ impl ServeConfig {
             "name" => once(&mut self.name, value, |text| Name::new(text).map_err(text_of)),
             "run" => once(&mut self.run, value, absolute),
             "crypto-safe" => once(&mut self.crypto_safe, value, parse_crypto_safe),
+            "backup-directory" => once(&mut self.backups.directory, value, parse_directory),
+            "backup-every" => once(&mut self.backups.every_s, value, parse_every),
+            "backup-keep" => once(&mut self.backups.keep, value, parse_keep),
+            "backup-threshold" => {
+                once(&mut self.backups.threshold, value, |text| text.parse().map_err(text_of))
+            }
+            "backup-access-log" => once(&mut self.backups.access_log, value, parse_access_log),
+            "backup-custodian" => value.parse().map(|custodian| self.backups.custodians.push(custodian)),
             "datastore" => parse_datastore(value).map(|datastore| self.datastores.push(datastore)),
             "provides-keys" => value.parse().map(|provides| self.provides_keys.push(provides)),
             "home" => {
@@ -100,8 +110,8 @@ impl ServeConfig {
             }
             _ => {
                 return Err(format!(
-                    "there is no setting '{name}'; there are listen, listen-kmip, listen-enrolment, listen-guests, name, run, datastore, crypto-safe and \
-                     provides-keys"
+                    "there is no setting '{name}'; there are listen, listen-kmip, listen-enrolment, listen-guests, name, run, datastore, backup-directory, \
+                     backup-every, backup-keep, backup-custodian, backup-threshold, backup-access-log, crypto-safe and provides-keys"
                 ));
             }
         };
@@ -163,6 +173,10 @@ mod tests {
             ("run = x", 1, "absolute"),
             ("home = /x", 1, "STRONGROOM_HOME"),
             ("provides-keys = x", 1, "VM=PROVIDER"),
+            ("backup-directory = x", 1, "absolute"),
+            ("backup-every = 5s", 1, "less than a minute"),
+            ("backup-keep = 0", 1, "from 1 to"),
+            ("backup-custodian = ada", 1, "NAME=FILE"),
         ] {
             let (number, wrong) = ServeConfig::parse(text).unwrap_err();
             assert_eq!(number, line, "{text}");
@@ -182,6 +196,11 @@ mod tests {
             .filter(|line| line.starts_with(char::is_lowercase))
             .fold(String::new(), |all, line| all + line + "\n");
         let shown = ServeConfig::parse(&shown).unwrap();
-        assert!(shown.listen.is_some() && shown.crypto_safe.is_some() && !shown.provides_keys.is_empty());
+        assert!(
+            shown.listen.is_some()
+                && shown.crypto_safe.is_some()
+                && !shown.provides_keys.is_empty()
+                && shown.backups.custodians.len() == 2
+        );
     }
 }

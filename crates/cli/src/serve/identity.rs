@@ -11,6 +11,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use strongroom_hostd::daemon::config::HostConfig;
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::KnownClient;
 use strongroom_keyserver::access::{ClientId, ClientName, Role};
@@ -94,9 +95,14 @@ impl Identity {
         Ok(Self { role, name, home: home.to_owned(), directory })
     }
 
+    /// The directory of its certificate and key.
+    pub fn directory(&self) -> PathBuf {
+        self.home.join(self.directory)
+    }
+
     /// Its certificate and key.
     pub fn files(&self) -> ClientFiles {
-        ClientFiles::in_directory(&self.home.join(self.directory))
+        ClientFiles::in_directory(&self.directory())
     }
 
     /// Ensures that it has a certificate that is valid for some time, and that it knows the key
@@ -142,10 +148,12 @@ impl Identity {
         Ok(true)
     }
 
-    /// The client that it was before its files were lost, which owns the keys. `None` for a host,
-    /// because other hosts may have the name.
+    /// The client that it was before its files were lost: it owns keys, or gets those of its VMs.
+    /// `None` for a host that does not have the name by its own configuration, because others may
+    /// have it.
     fn known_as(&self, clients: Vec<KnownClient>) -> Option<ClientId> {
-        if self.role == Role::Host {
+        let has_name = |config: HostConfig| config.name == self.name.as_str();
+        if self.role == Role::Host && !HostConfig::of_home(&self.home).is_ok_and(has_name) {
             return None;
         }
         let is_this =

@@ -24,15 +24,20 @@ use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
 use strongroom_keyserver::authority::peer::ExpectedPeer;
 use strongroom_types::{unix_milliseconds_now, unix_seconds_now};
 use strongroom_wire::Formats;
+use time::OffsetDateTime;
 
 use super::Places;
 use super::identity::Identity;
 use super::peers::SitePeer;
+use super::revocations::RevocationWatch;
 use crate::error::CliError;
 use crate::keyserver::NewKey;
+use crate::output::utc;
 
 /// The file that says which site the machine has joined, in hostd's home.
 const JOINED: &str = "joined.json";
+/// What this machine knows to be revoked, in hostd's home.
+const REVOKED: &str = "revoked.json";
 /// The format of that file, and of a token.
 const FORMAT: u32 = 1;
 /// The longest file with a token, in bytes.
@@ -42,6 +47,8 @@ const TOKEN_BYTES_MAX: u64 = 64 << 10;
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(30);
 /// The interval of looks at the certificate. It is renewed 30 days before it expires.
 const RENEWED_EVERY: Duration = Duration::from_secs(3600);
+/// The interval after a renewal that failed: the key server may be back soon.
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// The options of a join.
 #[derive(Clone, Debug)]
@@ -86,22 +93,46 @@ impl Joined {
     pub fn port(&self, hostd: &Path) -> Result<PortOptions, CliError> {
         let expected = ExpectedPeer { role: Role::Control, client: self.control };
         let files = Identity::host(&self.name, hostd)?.files();
-        Ok(PortOptions { listen: self.listen, tls: Arc::new(SitePeer::new(files, expected)) })
+        let watch = RevocationWatch {
+            files: files.clone(),
+            key_server: Client::new(&self.enrolment.to_string())?,
+            file: hostd.join(REVOKED),
+        };
+        let peer = SitePeer::new(files, expected, watch.start()?);
+        Ok(PortOptions { listen: self.listen, tls: Arc::new(peer) })
     }
 
     /// Renews the host's certificate while the process runs.
     pub fn keep_renewed(&self, hostd: &Path) -> Result<(), CliError> {
         let identity = Identity::host(&self.name, hostd)?;
         let enrolment = self.enrolment.to_string();
-        let renew = move || -> Result<bool, CliError> { identity.renew_if_due(Client::new(&enrolment)?) };
+        let name = self.name.clone();
+        let renew = move || -> Result<bool, CliError> {
+            let ends = identity.files().not_after()?;
+            if ends < OffsetDateTime::now_utc() {
+                return Err(CliError::HostCertificateEnded {
+                    name: name.clone(),
+                    ended: utc(u64::try_from(ends.unix_timestamp()).unwrap_or_default()),
+                    enrolment: enrolment.clone(),
+                    directory: identity.directory(),
+                });
+            }
+            identity.renew_if_due(Client::new(&enrolment)?)
+        };
         let keep = move || {
             loop {
-                match renew() {
-                    Ok(true) => tracing::info!("the host's certificate was renewed"),
-                    Ok(false) => {}
-                    Err(error) => tracing::warn!("the host's certificate cannot be renewed: {error}"),
-                }
-                std::thread::sleep(RENEWED_EVERY);
+                let pause = match renew() {
+                    Ok(true) => {
+                        tracing::info!("the host's certificate was renewed");
+                        RENEWED_EVERY
+                    }
+                    Ok(false) => RENEWED_EVERY,
+                    Err(error) => {
+                        tracing::warn!("the host's certificate cannot be renewed: {error}");
+                        AGAIN_AFTER
+                    }
+                };
+                std::thread::sleep(pause);
             }
         };
         // It ends with the process.

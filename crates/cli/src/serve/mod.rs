@@ -11,11 +11,13 @@
 //! order, and restarts those that end. It is not the parent of VMs, which keep running while any of
 //! these processes is down.
 
+mod backups;
 mod config;
 mod identity;
 mod join;
 mod passwords;
 mod peers;
+mod revocations;
 mod roles;
 mod upkeep;
 mod vm_keys;
@@ -38,6 +40,8 @@ use strongroom_keyserver::access::CertificateSha256;
 use strongroom_keyserver::state::make_directories;
 use strongroom_processes::{Address, Alone, Place, Role, RunningRole, Signals, keep};
 
+use self::backups::BackupSettings;
+pub use self::backups::FILES as BACKED_UP_FILES;
 pub use self::config::ServeConfig;
 use self::identity::Identity;
 use self::join::{Join, Joined};
@@ -121,6 +125,9 @@ pub struct ServeArguments {
     /// machines, as clients reach it, such as 10.0.0.5:5691 [default: none]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_guests)]
     listen_guests: Option<SocketAddr>,
+
+    #[command(flatten)]
+    backups: BackupSettings,
 
     /// Whether to refuse VMs with encrypted disks while this machine can write memory to a disk
     /// unencrypted (swap, kdump, hibernation): required or advised; saved [initially: required]
@@ -286,7 +293,13 @@ impl ServeArguments {
             }
             None => all.run_all(output, log, &places, &all.host_name()?),
             Some(RoleArgument::Control) => {
-                roles::control(output, &places, &self.host_name()?, self.listen(), self.news_on_stdin)
+                let directing = roles::Directing {
+                    name: &self.host_name()?,
+                    listen: self.listen(),
+                    news_on_stdin: self.news_on_stdin,
+                    backups: &self.backups,
+                };
+                roles::control(output, &places, &directing)
             }
         }
     }
@@ -321,6 +334,7 @@ impl ServeArguments {
             listen_kmip,
             listen_enrolment,
             listen_guests,
+            backups,
             crypto_safe,
             provides_keys: _,
         } = ServeConfig::read(self.config.as_deref())?;
@@ -334,6 +348,7 @@ impl ServeArguments {
             listen_kmip: ours.listen_kmip.or(listen_kmip),
             listen_enrolment: ours.listen_enrolment.or(listen_enrolment),
             listen_guests: ours.listen_guests.or(listen_guests),
+            backups: ours.backups.clone().or(backups),
             crypto_safe: ours.crypto_safe.or(crypto_safe),
             ..ours
         })
@@ -384,6 +399,7 @@ impl ServeArguments {
         let mut arguments = own("control");
         arguments.push("--news-on-stdin".into());
         arguments.extend(["--listen".into(), self.listen().to_string().into()]);
+        arguments.extend(self.backups.arguments());
         let control = RunningRole::start(role(CONTROL, arguments), &signals)?;
         self.add_datastores(output)?;
         output.answer(&Serving {

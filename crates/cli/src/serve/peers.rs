@@ -20,7 +20,7 @@ use strongroom_hostd::daemon::{PortConfig, PortTls};
 use strongroom_keyserver::access::{CertificateSha256, ClientId, Role};
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
-use strongroom_keyserver::authority::peer::{ExpectedPeer, OwnSide};
+use strongroom_keyserver::authority::peer::{ExpectedPeer, OwnSide, Revocations};
 use strongroom_keyserver::management::questions::{CancelToken, Clients, CreateToken, RevokeClient, Tokens};
 use tokio::runtime::Handle;
 
@@ -33,14 +33,16 @@ use crate::keyserver::{Administrator, ClientFiles, ServerSettings, read_certific
 pub struct SitePeer<Config> {
     files: ClientFiles,
     expected: ExpectedPeer,
+    revocations: Arc<Revocations>,
     /// The configuration, and the certificate that it is for.
     made: Mutex<Option<(CertificateDer<'static>, Arc<Config>)>>,
 }
 
 impl<Config> SitePeer<Config> {
-    /// The owner of these files, which admits this peer only.
-    pub fn new(files: ClientFiles, expected: ExpectedPeer) -> Self {
-        Self { files, expected, made: Mutex::default() }
+    /// The owner of these files, which admits this peer only, and none of its certificates that are
+    /// revoked.
+    pub fn new(files: ClientFiles, expected: ExpectedPeer, revocations: Arc<Revocations>) -> Self {
+        Self { files, expected, revocations, made: Mutex::default() }
     }
 
     fn present(
@@ -57,7 +59,12 @@ impl<Config> SitePeer<Config> {
         }
         let authorities = read_certificates(&self.files.ca).map_err(unusable)?;
         let key = self.files.read_key().map_err(unusable)?;
-        let side = OwnSide { authorities: &authorities, certificate: certificate.clone(), key: &key };
+        let side = OwnSide {
+            authorities: &authorities,
+            certificate: certificate.clone(),
+            key: &key,
+            revocations: Arc::clone(&self.revocations),
+        };
         let config = Arc::new(make(side, self.expected).map_err(io::Error::other)?);
         *made = Some((certificate, Arc::clone(&config)));
         Ok(config)
@@ -87,14 +94,15 @@ pub struct JoiningHere {
     directory: PathBuf,
     /// The control plane's certificate.
     files: ClientFiles,
+    revocations: Arc<Revocations>,
     runtime: Handle,
 }
 
 impl JoiningHere {
     /// Machines join the site of the key server in this directory, whose control plane has these
-    /// files.
-    pub fn new(directory: &Path, files: ClientFiles, runtime: Handle) -> Self {
-        Self { directory: directory.to_owned(), files, runtime }
+    /// files, and knows that these are revoked.
+    pub fn new(directory: &Path, files: ClientFiles, revocations: Arc<Revocations>, runtime: Handle) -> Self {
+        Self { directory: directory.to_owned(), files, revocations, runtime }
     }
 
     fn administrator(&self, server: &ServerSettings) -> Result<Administrator, CliError> {
@@ -173,7 +181,8 @@ impl Joining for JoiningHere {
 
     fn connect(&self, address: SocketAddr, client: ClientId) -> Arc<dyn Host> {
         let expected = ExpectedPeer { role: Role::Host, client };
-        let client = Client::at(address, Arc::new(SitePeer::new(self.files.clone(), expected)));
+        let peer = SitePeer::new(self.files.clone(), expected, Arc::clone(&self.revocations));
+        let client = Client::at(address, Arc::new(peer));
         Arc::new(Hostd::new(client, self.runtime.clone()))
     }
 }

@@ -30,10 +30,12 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Places;
+use super::backups::{BackupSettings, SealedBackups};
 use super::identity::Identity;
 use super::join::Joined;
 use super::passwords::Passwords;
 use super::peers::{JoiningHere, SitePeer};
+use super::revocations::RevocationWatch;
 use super::upkeep::{Upkeep, UpkeepOf};
 use super::vm_keys::KeyServerKeys;
 use crate::api::write_address;
@@ -149,7 +151,7 @@ fn own_port(places: &Places, name: &Name, listen: SocketAddr) -> Result<PortOpti
         .ok_or_else(|| CliError::Usage("the control plane's certificate names no client".to_owned()))?;
     let expected = ExpectedPeer { role: Role::Control, client: control.client };
     let files = Identity::host(name.as_str(), &places.hostd)?.files();
-    Ok(PortOptions { listen, tls: Arc::new(SitePeer::new(files, expected)) })
+    Ok(PortOptions { listen, tls: Arc::new(SitePeer::new(files, expected, Arc::default())) })
 }
 
 #[derive(Serialize)]
@@ -165,16 +167,29 @@ impl std::fmt::Display for ControlServing {
     }
 }
 
+/// What the control plane is to be.
+pub struct Directing<'a> {
+    /// The name of its machine as a host.
+    pub name: &'a Name,
+    /// The address of the API.
+    pub listen: SocketAddr,
+    /// Whether each line on stdin reports the end of another process.
+    pub news_on_stdin: bool,
+    /// What is said about backups of the inventory.
+    pub backups: &'a BackupSettings,
+}
+
 /// Runs the control plane until a signal arrives. hostd and the key server need not run yet.
-pub fn control(
-    output: &Output,
-    places: &Places,
-    name: &Name,
-    listen: SocketAddr,
-    news_on_stdin: bool,
-) -> Result<(), CliError> {
+pub fn control(output: &Output, places: &Places, directing: &Directing<'_>) -> Result<(), CliError> {
+    let Directing { name, listen, news_on_stdin, backups } = *directing;
     let directory = places.home.join("keyserver");
     let key_server = ServerSettings::read(&directory)?.administration(&directory)?;
+    let watch = RevocationWatch {
+        files: Identity::control(&places.control)?.files(),
+        key_server: key_server.clone(),
+        file: places.control.join("revoked.json"),
+    };
+    let revocations = watch.start()?;
     let keys = KeyServerKeys::new(&places.home, &places.control, key_server)?;
     let hostd = Client::new(places.run.join("hostd/control.sock"));
     block_on(|told| async move {
@@ -182,8 +197,8 @@ pub fn control(
         let couriers = Couriers::open(&places.control).map_err(|error| {
             CliError::File(FileError { action: "use", path: places.control.clone(), error })
         })?;
-        let joining =
-            JoiningHere::new(&directory, Identity::control(&places.control)?.files(), Handle::current());
+        let files = Identity::control(&places.control)?.files();
+        let joining = JoiningHere::new(&directory, files, revocations, Handle::current());
         let config = ControlConfig {
             directory: places.control.clone(),
             listen,
@@ -192,6 +207,7 @@ pub fn control(
             joining: Some(Arc::new(joining)),
             courier: Some(Arc::new(couriers)),
             identity_providers: Some(Arc::new(Providers::of(&places.control))),
+            backups: Some(Arc::new(SealedBackups::of(places, backups.clone()))),
             keys: Arc::new(keys),
             passwords: Arc::new(Passwords::default()),
         };

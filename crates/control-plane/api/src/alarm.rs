@@ -34,6 +34,10 @@ pub enum AlarmKind {
     CertificateExpiry,
     /// The key server has no recent backup.
     KeyServerUnbacked,
+    /// The inventory has no recent backup.
+    InventoryUnbacked,
+    /// A VM's record is from a backup of the inventory, and its host has something else.
+    VmOutdated,
     /// A key provider does not answer.
     KeyProviderDown,
     /// A datastore is full or almost full.
@@ -96,6 +100,8 @@ impl AlarmKind {
             Self::KeyExpiry => "key_expiry",
             Self::CertificateExpiry => "certificate_expiry",
             Self::KeyServerUnbacked => "key_server_unbacked",
+            Self::InventoryUnbacked => "inventory_unbacked",
+            Self::VmOutdated => "vm_outdated",
             Self::KeyProviderDown => "key_provider_down",
             Self::DatastoreFull => "datastore_full",
             Self::TpmLost => "tpm_lost",

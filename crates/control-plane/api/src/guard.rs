@@ -10,6 +10,7 @@ use crate::access::{
     ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateToken, CreateUser, Explain, MoveVm,
     RenewSecondFactor, SetAccessLogRetention, SetFolder, SignIn, VerifyAccessLog,
 };
+use crate::backup::MakeInventoryBackup;
 use crate::datastore::{AddDatastore, AddDatastoreHost, RebuildDatastore};
 use crate::emergency::{CreateEmergency, EmergencySignIn};
 use crate::host::{CreateHostToken, EvacuateHost, SetHost};
@@ -583,6 +584,7 @@ whole! {
     ApplyPolicy {}
     CreatePlacementGroup { name, keep }
     SetPlacementGroup { add, remove }
+    MakeInventoryBackup { without_access_log }
     AddDatastore { name, path, host }
     AddDatastoreHost { host, path }
     SetHost { maintenance }

@@ -19,6 +19,7 @@
 
 pub mod access;
 pub mod alarm;
+pub mod backup;
 mod checked_text;
 pub mod datastore;
 pub mod emergency;

@@ -301,6 +301,7 @@ pub const OPERATIONS: &[Operation] = {
         op("network_delete", Delete, "/v1/networks/{network}", None, NETWORKS),
         op("network_add_host", Post, "/v1/networks/{network}/hosts", None, NETWORKS),
         op("network_remove_host", Delete, "/v1/networks/{network}/hosts/{host}", None, NETWORKS),
+        op("inventory_backup", Post, "/v1/inventory/backups", None, plain(&[P::Backup])),
         op("key_provider_list", Get, "/v1/key-providers", None, Guard::Callers),
         op("task_list", Get, "/v1/tasks", None, Guard::Callers),
         op("task_show", Get, "/v1/tasks/{task}", None, Guard::Callers),

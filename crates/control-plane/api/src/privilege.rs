@@ -18,7 +18,8 @@ pub enum Privilege {
     Console,
     /// Read dumps, and copies of disks in plain text.
     Export,
-    /// Read maps of volumes, and have volumes checked: neither shows content.
+    /// Read maps of volumes, and have volumes checked: neither shows content; for the site, have
+    /// sealed backups of the inventory made.
     Backup,
     /// Make VMs and volumes.
     Create,

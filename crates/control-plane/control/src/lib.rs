@@ -4,7 +4,8 @@
 //! - [`records`]: the stored records, with their keys. [`inventory`]: the store and its index in
 //!   memory.
 //! - [`process`]: the whole process; [`run`] is its entry point. `server`: the REST interface.
-//! - [`certificate`]: a certificate of the API from an authority of the site.
+//! - [`certificate`]: a certificate of the API from an authority of the site. [`backup`]: backups
+//!   of the inventory.
 //! - [`engine`]: requests, tasks, reports of hosts, alarms. [`host`], [`joining`], [`keys`]: the
 //!   interfaces to hosts, to machines that join as such, and to keys. [`identity`], [`courier`]:
 //!   those to identity providers, and to whom alarms are sent.
@@ -14,6 +15,7 @@
 //! the SHA-256.
 #![forbid(unsafe_code)]
 
+pub mod backup;
 pub mod bearer;
 pub mod certificate;
 pub mod client_key;
@@ -30,4 +32,4 @@ pub mod process;
 pub mod records;
 mod server;
 
-pub use process::{ControlConfig, ControlError, ControlProcess, run};
+pub use process::{ControlConfig, ControlError, ControlProcess, Restoration, RestorationError, run};

@@ -15,11 +15,11 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Request, header};
 use parking_lot::Mutex;
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strongroom_serving::{Answered, ClientConnection, ExchangeLimits, shake_hands_with};
+use strongroom_serving::{Answered, ClientConnection, ExchangeLimits, HandshakeError, shake_hands_with};
 use strongroom_types::{VmId, VolumeId};
 use strongroom_wire::Formats;
 use thiserror::Error;
@@ -59,6 +59,14 @@ pub enum ClientError {
         at: String,
         /// The reason.
         reason: String,
+    },
+    /// The certificate of the machine with hostd has ended.
+    #[error(
+        "the certificate of hostd at {at} has ended, so it may be anybody; the log of `strongroom serve` there says how it gets another one"
+    )]
+    CertificateEnded {
+        /// hostd's address.
+        at: String,
     },
     /// hostd did not answer in time.
     #[error("hostd at {at} has not answered within {within:?}")]
@@ -408,7 +416,7 @@ impl Client {
                 // The verifier of `config` knows the host by its certificate, and not by a name.
                 let name = ServerName::IpAddress(address.ip().into());
                 let shaken = shake_hands_with(Arc::clone(config), name, stream, CONNECTS_WITHIN).await;
-                self.over(shaken.map_err(|error| self.unreachable(error))?).await
+                self.over(shaken.map_err(|error| self.not_shaken(&error))?).await
             }
         }
     }
@@ -418,6 +426,19 @@ impl Client {
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     ) -> Result<ClientConnection, ClientError> {
         ClientConnection::over(stream, LIMITS).await.map_err(|error| self.unreachable(error))
+    }
+
+    fn not_shaken(&self, error: &HandshakeError) -> ClientError {
+        let tls = match error {
+            HandshakeError::Late => None,
+            HandshakeError::Failed(error) => error.get_ref().and_then(|error| error.downcast_ref()),
+        };
+        match tls {
+            Some(rustls::Error::InvalidCertificate(
+                CertificateError::Expired | CertificateError::ExpiredContext { .. },
+            )) => ClientError::CertificateEnded { at: self.way.to_string() },
+            _ => self.unreachable(error),
+        }
     }
 
     fn unreachable(&self, error: impl Display) -> ClientError {

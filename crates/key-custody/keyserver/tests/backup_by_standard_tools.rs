@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use strongroom_keyserver::backup::{
-    BackupSource, Custodian, CustodianName, Custody, Failure, Record, RecordKind, RestoreSession,
+    BackupSource, Content, Custodian, CustodianName, Custody, Failure, Record, RecordKind, RestoreSession,
     ShareEncryption, Snapshot, back_up, read_header,
 };
 use strongroom_memory::secret::SecretBytes;
@@ -18,7 +18,11 @@ struct Server(Vec<Record>);
 
 impl BackupSource for Server {
     fn snapshot(&self) -> Result<Snapshot<'_>, Failure> {
-        Ok(Snapshot { generation: 42, records: Box::new(self.0.iter().cloned().map(Ok)) })
+        Ok(Snapshot {
+            content: Content::KeyServer,
+            generation: 42,
+            records: Box::new(self.0.iter().cloned().map(Ok)),
+        })
     }
 }
 
@@ -82,7 +86,7 @@ fn openssl_opens_shares_and_python_reads_the_backup() {
     back_up(&Server(records.clone()), &Custody::new(3, custodians).unwrap(), &backup, directory.path())
         .unwrap();
 
-    let mut session = RestoreSession::open(&backup).unwrap();
+    let mut session = RestoreSession::open(&backup, Content::KeyServer).unwrap();
     let mut shares = Vec::new();
     for holder in &read_header(&backup).unwrap().custodians {
         let opened = at(&format!("{}.share", holder.name));

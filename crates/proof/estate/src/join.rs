@@ -53,6 +53,7 @@ pub fn join(token: &HostToken) -> Result<HostIdentity, EstateError> {
         authorities: &authorities.map_err(|error| unusable(&error))?,
         certificate: certificate.map_err(|error| unusable(&error))?,
         key: &pkcs8,
+        revocations: Arc::default(),
     };
     let unusable_tls = |error: rustls::Error| unusable(&error);
     let certificate_sha256 = CertificateSha256::of(&side.certificate).to_string();

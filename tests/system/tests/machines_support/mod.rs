@@ -10,6 +10,9 @@ use strongroom_system_tests::{CommandLine, Finished, Process, Scratch, end_vms_i
 /// Timeout of whatever the site does by itself.
 pub const WITHIN: Duration = Duration::from_secs(120);
 
+/// The library of Debian's package, for programs with threads.
+const FAKED_CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
 /// Where the machines are, in order.
 const ADDRESSES: [&str; 3] = ["10.77.0.1", "10.77.0.2", "10.77.0.3"];
 const HOMES: [&str; 3] = ["first-home", "home", "third-home"];
@@ -38,6 +41,13 @@ impl<'test> Machine<'test> {
     fn script(&self, arguments: &str) -> String {
         let (namespace, home) = (&self.namespace, HOMES[self.number]);
         format!("exec ip netns exec {namespace} env STRONGROOM_HOME=\"$PWD/{home}\" {arguments}")
+    }
+
+    /// As [`runs`](Self::runs), with a clock that is ahead.
+    #[track_caller]
+    pub fn runs_at(&self, clock: &str, arguments: &str) -> String {
+        let script = self.script(&format!("{} \"$STRONGROOM\" {arguments}", faked(clock)));
+        self.program.run_shell(&script).success()
     }
 
     pub fn tries(&self, arguments: &str) -> Finished {
@@ -81,8 +91,9 @@ impl<'test> Machine<'test> {
         self.program.run_shell(&self.script(&format!("sh -c '{quoted}'")))
     }
 
-    fn serves(&self, name: &str, arguments: &str) -> Process {
-        let script = self.script(&format!("\"$STRONGROOM\" {arguments} --run \"$PWD/{}\"", self.run()));
+    fn serves(&self, name: &str, clock: &str, arguments: &str) -> Process {
+        let script =
+            self.script(&format!("{clock} \"$STRONGROOM\" {arguments} --run \"$PWD/{}\" 2>&1", self.run()));
         self.program.start_shell(name, &script)
     }
 
@@ -109,8 +120,18 @@ impl<'test> Machine<'test> {
 
     /// The same, with more options.
     pub fn starts_site_with(&self, more: &str) -> Process {
+        self.starts_site_where("", more)
+    }
+
+    /// The same, with a clock that is ahead.
+    pub fn starts_site_at(&self, clock: &str) -> Process {
+        self.starts_site_where(&faked(clock), "")
+    }
+
+    fn starts_site_where(&self, clock: &str, more: &str) -> Process {
         let mut serve = self.serves(
             "first",
+            clock,
             &format!(
                 "serve --name host1 --listen-kmip {FIRST}:5696 --listen-enrolment {FIRST}:5697 --crypto-safe advised {more}"
             ),
@@ -121,7 +142,17 @@ impl<'test> Machine<'test> {
 
     /// Another machine: hostd alone.
     pub fn starts_host(&self, more: &str) -> Process {
-        let mut serve = self.serves(self.run(), &format!("serve --role host --crypto-safe advised {more}"));
+        self.starts_host_where("", more)
+    }
+
+    /// The same, with a clock that is ahead.
+    pub fn starts_host_at(&self, clock: &str, more: &str) -> Process {
+        self.starts_host_where(&faked(clock), more)
+    }
+
+    fn starts_host_where(&self, clock: &str, more: &str) -> Process {
+        let mut serve =
+            self.serves(self.run(), clock, &format!("serve --role host --crypto-safe advised {more}"));
         let ready = format!("host {} takes orders", self.host());
         serve.wait_for_line("that it serves", WITHIN, |line| line.starts_with(&ready));
         serve
@@ -144,6 +175,12 @@ impl<'test> Machine<'test> {
              https://{SECOND}:5691/v1/host"
         )))
     }
+}
+
+/// The environment of a process whose clock is ahead by this much (libfaketime); its timers are
+/// not.
+fn faked(clock: &str) -> String {
+    format!("FAKETIME='{clock}' FAKETIME_DONT_FAKE_MONOTONIC=1 LD_PRELOAD={FAKED_CLOCK}")
 }
 
 /// Cables between a switch and machines, each of which has a network namespace.

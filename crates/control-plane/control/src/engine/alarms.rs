@@ -90,6 +90,7 @@ impl Control {
         self.review_providers(&mut wanted, now);
         self.review_keys(&mut wanted, now);
         self.review_access_log(&mut wanted)?;
+        self.review_backups(&mut wanted, now);
         self.end_strays();
         {
             let index = self.inventory.read();
@@ -98,6 +99,9 @@ impl Control {
             }
             for vm in index.vms.iter() {
                 self.review_vm(&index, vm, &mut wanted);
+                if vm.from_backup {
+                    self.review_since_backup(&index, vm, &mut wanted);
+                }
             }
             self.review_recipients(&index, &mut wanted, self.now_unix_ms());
             self.review_emergencies(&index, &mut wanted);

@@ -29,6 +29,7 @@
 //! - [`moves`], [`evacuate`]: VMs that move to other hosts. [`strays`]: VMs that run where they do
 //!   not belong.
 //! - [`groups`]: snapshots of several VMs at one instant.
+//! - [`backups`]: backups of the inventory. [`restored`]: VMs whose record is from one.
 //! - [`volumes`]: lists and readings of volumes. [`volume_changes`]: changes of them.
 
 pub mod access;
@@ -36,6 +37,7 @@ mod access_log;
 mod accounts;
 mod advance;
 mod alarms;
+mod backups;
 mod clones;
 mod compliance;
 mod credentials;
@@ -69,6 +71,7 @@ mod policies;
 mod quotas;
 mod recipients;
 mod register;
+mod restored;
 mod rotate;
 mod schedule;
 mod seal_disks;
@@ -103,6 +106,7 @@ use strongroom_host::protocol::{OperationId, Term};
 use strongroom_store::Store;
 use uuid::Uuid;
 
+use self::backups::InventoryBackups;
 use self::due_snapshots::DueSnapshots;
 use self::flows::Flows;
 use self::recipients::Deliveries;
@@ -154,6 +158,7 @@ pub struct Control {
     /// Asks identity providers; absent in a program that asks none.
     identity_providers: OnceLock<Arc<dyn IdentityProviders>>,
     flows: Flows,
+    backups: InventoryBackups,
     keys: Arc<dyn VmKeys>,
     standings: Standings,
     samples: Samples,
@@ -210,6 +215,7 @@ impl Control {
             tickets: TicketsOut::default(),
             identity_providers: OnceLock::new(),
             flows: Flows::default(),
+            backups: InventoryBackups::default(),
             keys,
             standings,
             samples,

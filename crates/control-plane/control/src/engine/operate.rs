@@ -12,6 +12,7 @@ use strongroom_types::ProviderKey;
 
 use super::advance::Next;
 use super::clones::origin_gone;
+use super::wishes::confirmed;
 use super::{Control, HostSeat, POLL_PAUSE, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Failure, Row};
@@ -105,6 +106,10 @@ impl Control {
         operation: OperationId,
         kind: impl FnOnce(&Path) -> Option<OperationKind>,
     ) -> Result<Asked, Failure> {
+        // The last of the guards: no host is sent what a backup says about a VM.
+        if let Err(problem) = confirmed(vm) {
+            return Ok(Asked::Ended(Operated::Failed(problem)));
+        }
         let Some(datastore) = self.datastore_path(vm) else {
             return Ok(Asked::Ended(Operated::Failed(problems::datastore_unknown(vm))));
         };

@@ -117,6 +117,7 @@ impl Control {
             restart: rules.restart.unwrap_or(wish.restart),
             generation: 0,
             task: Some(task),
+            from_backup: false,
             created_unix_seconds: self.now_unix_ms() / 1000,
             data_keys_unix_seconds: None,
             restarts_unix_ms: Vec::new(),

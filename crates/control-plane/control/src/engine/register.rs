@@ -26,7 +26,7 @@ use crate::host::HostError;
 use crate::inventory::Row;
 use crate::keys::KeyProblem;
 use crate::problems;
-use crate::records::{DatastoreRecord, Hardware, Mount, VmRecord};
+use crate::records::{DatastoreRecord, Hardware, Mount, VmRecord, VolumeRecord};
 
 /// A VM directory of a datastore.
 struct There<'a> {
@@ -78,7 +78,9 @@ impl Control {
         let directory = directory_name(&there.place);
         if let Some(known) = self.inventory.read().vm(there.vm) {
             if known.directory().as_str() == directory {
-                return (Standing::Registered, None);
+                let reason =
+                    known.from_backup.then(|| "its record is from a backup of the inventory".to_owned());
+                return (Standing::Registered, reason);
             }
             let reason = format!("a copy: VM {} has this id", known.name);
             return (Standing::Duplicate, Some(reason));
@@ -148,9 +150,10 @@ impl Control {
         let register_some = || {
             let mut refused = Vec::new();
             while let Some(there) = present.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let from_backup = self.inventory.read().vm(there.vm).is_some_and(|known| known.from_backup);
                 let registered = match self.standing(there, places[&there.vm] > 1) {
-                    (Standing::Registered, _) => continue,
-                    (Standing::Orphan, _) => candidate(there)
+                    (Standing::Registered, _) if !from_backup => continue,
+                    (Standing::Registered | Standing::Orphan, _) => candidate(there)
                         .and_then(|candidate| {
                             self.register(&each, &datastore, &candidate, wish.accept_configuration)
                         })
@@ -230,10 +233,13 @@ impl Control {
         }
         let runs = !candidate.present.power.is_off();
         self.wish(caller, |index, id| {
-            if index.vm(candidate.vm).is_some() {
+            let known = index.vm(candidate.vm);
+            if known.is_some_and(|known| !known.from_backup) {
                 return Err(problems::conflict(format!("VM {name} is registered already")));
             }
-            name_is_free(index, &name)?;
+            if known.is_none() {
+                name_is_free(index, &name)?;
+            }
             let mut vm = VmRecord {
                 id: candidate.vm,
                 name: name.clone(),
@@ -252,6 +258,7 @@ impl Control {
                 restart: RestartPolicy::default(),
                 generation: candidate.present.generation,
                 task: None,
+                from_backup: false,
                 created_unix_seconds: self.now_unix_ms() / 1000,
                 data_keys_unix_seconds: None,
                 restarts_unix_ms: Vec::new(),
@@ -260,8 +267,20 @@ impl Control {
                 holds_volume: spec.holds_volume,
             };
             vm.take_lineage(&spec.lineage);
-            let kept = keep_volumes(index, &mut vm, &volumes, self.draft())?;
-            let mut draft = kept.create_named(&vm);
+            if let Some(known) = known {
+                vm = known_better(known, vm);
+            }
+            let mut draft = self.draft();
+            for volume in known.iter().flat_map(|known| known.hardware.volumes()) {
+                if volumes.iter().all(|facts| facts.volume != volume) {
+                    draft = draft.discard::<VolumeRecord>(&volume.to_string());
+                }
+            }
+            let kept = keep_volumes(index, &mut vm, &volumes, draft)?;
+            let mut draft = match known {
+                Some(known) => kept.replace(known, &vm),
+                None => kept.create_named(&vm),
+            };
             let sealed = match vm.hardware.clear_disks().count() {
                 0 => "all its disks are encrypted".to_owned(),
                 clear => format!("{clear} of its disks are not encrypted"),
@@ -356,6 +375,24 @@ impl Control {
             }
         }
         Ok(present)
+    }
+}
+
+/// The record of a VM whose former one is from a backup: what its host has is true, and what hosts
+/// do not know is as it was.
+fn known_better(known: &VmRecord, found: VmRecord) -> VmRecord {
+    let VmRecord { datastore, host, hardware, desired, generation, origin, .. } = found;
+    VmRecord {
+        datastore,
+        host,
+        hardware,
+        desired,
+        origin,
+        generation: generation.max(known.generation),
+        from_backup: false,
+        renews_data_keys: false,
+        key_wish: None,
+        ..known.clone()
     }
 }
 

@@ -12,6 +12,7 @@ use strongroom_host::protocol::{OperationId, OperationKind, OperationRequest};
 use strongroom_types::VmId;
 use uuid::Uuid;
 
+use super::restored::SinceBackup;
 use super::wishes::Caller;
 use super::{Control, HostSeat};
 use crate::inventory::{Failure, Index, Row};
@@ -37,6 +38,8 @@ enum Verdict {
     Start,
     /// It waits for grants.
     Supply,
+    /// Its record is from a backup, and its host has the same.
+    Confirm,
 }
 
 impl Control {
@@ -78,6 +81,7 @@ impl Control {
             }
             Verdict::Want(desired, why) => self.want(&vm, &seen, desired, why),
             Verdict::Start => self.start_again(&vm, &seen),
+            Verdict::Confirm => self.confirm(&vm),
             Verdict::Supply => {
                 self.supply(&vm, &seen);
                 self.unsettled.mark_at(id, self.now_unix_ms() + SUPPLY_PAUSE_MS);
@@ -88,6 +92,12 @@ impl Control {
 
     fn verdict(&self, index: &Index, vm: &VmRecord, seen: &ObservedRecord) -> Verdict {
         use DesiredPower::{Paused, Running, Stopped};
+        if vm.from_backup {
+            return match self.since_backup(index, vm) {
+                SinceBackup::Same => Verdict::Confirm,
+                SinceBackup::Unknown | SinceBackup::Missing | SinceBackup::Changed(_) => Verdict::Leave,
+            };
+        }
         let this_start = seen.generation >= vm.generation;
         match (vm.desired, seen.power) {
             (_, PowerState::Unknown | PowerState::Stopping) => Verdict::Leave,

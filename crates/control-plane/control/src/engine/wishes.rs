@@ -373,10 +373,13 @@ impl Control {
         })
     }
 
-    /// Removes a VM from the inventory; its files stay.
+    /// Removes a VM from the inventory; its files stay. Also removes a volume that only a backup of
+    /// the inventory knows: its VM cannot be registered as long as it is known on its own.
     pub fn unregister_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
-            let vm = idle_vm(index, named)?;
+            let found = index.find_any(named).filter(|found| !found.holds_volume || found.from_backup);
+            let vm = found.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+            let vm = without_task(index, vm)?;
             self.must_be_off(index, vm)?;
             let draft = without_vm(self.draft(), vm);
             Ok((self.task_done(id, TaskKind::VmUnregister, vm.object(), caller), draft))
@@ -701,11 +704,32 @@ pub(super) fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'ind
     idle(index, index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?)
 }
 
-/// Returns a VM or holder if no task works on it.
+/// Returns a VM or holder if no task works on it, and what is known of it is true.
 pub(super) fn idle<'index>(
     index: &Index,
     vm: &'index Row<VmRecord>,
 ) -> Result<&'index Row<VmRecord>, Problem> {
+    confirmed(vm)?;
+    without_task(index, vm)
+}
+
+/// Refuses what is done with a VM as long as all that is known of it is from a backup.
+pub(super) fn confirmed(vm: &VmRecord) -> Result<(), Problem> {
+    if !vm.from_backup {
+        return Ok(());
+    }
+    let message = format!(
+        "what is known of {} is from a backup of the inventory, and its host has not confirmed it",
+        problems::called(vm)
+    );
+    Err(problems::conflict(message).next(format!(
+        "`strongroom event alarms` says what its host has; `strongroom vm register {}` takes that over",
+        vm.directory()
+    )))
+}
+
+/// Returns a VM or holder if no task works on it.
+fn without_task<'index>(index: &Index, vm: &'index Row<VmRecord>) -> Result<&'index Row<VmRecord>, Problem> {
     let Some(task) = vm.task else { return Ok(vm) };
     let what = index.task(task).map_or("a task", |task| task.kind().as_str());
     Err(Problem::new(ErrorCode::Busy, format!("{what} works on {}", problems::called(vm)))

@@ -15,6 +15,7 @@ mod changed;
 mod draft;
 mod feed;
 mod index;
+mod restored;
 mod table;
 mod term;
 
@@ -31,12 +32,14 @@ use changed::Changed;
 use draft::Numbered;
 use feed::{Feed, News};
 
+use crate::backup::{AccessLogPart, Export};
 use crate::records::{AUTOMATIC, FORMAT, META_KEY, Meta};
 
 pub use access_log::{AccessLog, Wanted, most_bytes};
 pub use changed::ChangedObjects;
 pub use draft::Draft;
 pub use index::{Index, by_id, by_name_or_id};
+pub use restored::{RestoredFrom, Revised};
 pub use table::{Row, Table};
 
 /// The number of events that are kept: days of a busy site, and a few megabytes of memory.
@@ -186,6 +189,14 @@ impl Inventory {
     pub fn check(&self) -> Result<(), Failure> {
         let asked = Transaction::new().when(META_KEY, Is::Present);
         self.store.commit(asked).map(drop).map_err(Failure::from)
+    }
+
+    /// The inventory as it is now, for a backup.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn export(&self, access_log: AccessLogPart) -> Result<Export, Failure> {
+        Ok(Export::new(self.store.snapshot()?, access_log))
     }
 
     /// The store's counters.

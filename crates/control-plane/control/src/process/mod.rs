@@ -1,5 +1,6 @@
 //! The control plane as a process: its state directory, its threads, its server.
 
+mod restoration;
 mod state;
 mod threads;
 mod tls;
@@ -13,6 +14,7 @@ use strongroom_api::Name;
 use strongroom_types::unix_milliseconds_now;
 use tokio::net::TcpListener;
 
+use crate::backup::Backups;
 use crate::courier::Courier;
 use crate::engine::{Clock, Control};
 use crate::host::Host;
@@ -23,6 +25,7 @@ use crate::keys::VmKeys;
 use crate::passwords::PasswordHash;
 use crate::server;
 
+pub use restoration::{Restoration, RestorationError};
 pub use state::StateError;
 use tls::{ApiTls, TlsError};
 
@@ -48,6 +51,8 @@ pub struct ControlConfig {
     pub courier: Option<Arc<dyn Courier>>,
     /// Asks identity providers.
     pub identity_providers: Option<Arc<dyn IdentityProviders>>,
+    /// Seals backups of the inventory.
+    pub backups: Option<Arc<dyn Backups>>,
     /// Requests keys and signs grants.
     pub keys: Arc<dyn VmKeys>,
     /// Hashes users' passwords.
@@ -103,6 +108,7 @@ impl ControlProcess {
             joining,
             courier,
             identity_providers,
+            backups,
             keys,
             passwords,
         } = config;
@@ -117,6 +123,9 @@ impl ControlProcess {
             }
             if let Some(courier) = courier {
                 control.send_with(courier);
+            }
+            if let Some(backups) = backups {
+                control.back_up_with(backups);
             }
             if let Some(providers) = identity_providers {
                 control.identify_with(providers);

@@ -14,7 +14,7 @@ use crate::inventory::{Draft, Failure};
 use crate::records::TokenRecord;
 
 /// The store's file.
-const STORE: &str = "store.redb";
+pub(super) const STORE: &str = "store.redb";
 /// The first token, readable only by its owner.
 const TOKEN: &str = "token";
 /// The name of the first token.

@@ -28,6 +28,8 @@ const HOSTS_PAUSE: Duration = Duration::from_secs(1);
 const REVIEW_PAUSE: Duration = Duration::from_secs(5);
 /// The interval between samples of disk counters. A metric can be this old, and an alarm this late.
 const SAMPLE_PAUSE: Duration = Duration::from_secs(10);
+/// The interval between looks whether a backup of the inventory is due.
+const BACKUPS_PAUSE: Duration = Duration::from_secs(2);
 /// The interval between looks for messages to recipients.
 const MESSAGES_PAUSE: Duration = Duration::from_secs(2);
 /// The interval between queries of key providers, and between removals of old history.
@@ -80,6 +82,7 @@ impl Threads {
         threads.spawn("hosts".to_owned(), watch_hosts)?;
         threads.spawn("review".to_owned(), review)?;
         threads.spawn("recipients".to_owned(), send_messages)?;
+        threads.spawn("backups".to_owned(), make_backups)?;
         threads.spawn("sample".to_owned(), sample)?;
         threads.spawn("spaces".to_owned(), read_spaces)?;
         threads.spawn("snapshots".to_owned(), make_snapshots)?;
@@ -191,6 +194,13 @@ fn watch(control: &Control, host: Uuid, end: &End) {
 fn sample(control: &Control, end: &End) {
     while !end.within(SAMPLE_PAUSE) {
         control.sample();
+    }
+}
+
+/// Makes backups of the inventory that are due.
+fn make_backups(control: &Control, end: &End) {
+    while !end.within(BACKUPS_PAUSE) {
+        control.make_due_backup();
     }
 }
 

@@ -64,6 +64,10 @@ pub struct VmRecord {
     /// The one task that works on it.
     #[serde(default)]
     pub task: Option<Uuid>,
+    /// Whether this is from a backup of the inventory, and its host has not confirmed it: the VM
+    /// may have changed since, or may not exist any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub from_backup: bool,
     /// When it was created or registered.
     pub created_unix_seconds: u64,
     /// The recent automatic restarts within the window, in milliseconds since 1970.

@@ -28,7 +28,7 @@ mod tests {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
     use strongroom_api::{
-        ErrorBody, alarm, datastore, event, host, key, network, placement, policy, task, vm, volume,
+        ErrorBody, alarm, backup, datastore, event, host, key, network, placement, policy, task, vm, volume,
     };
 
     use super::*;
@@ -62,6 +62,8 @@ mod tests {
             datastore::AddDatastore,
             datastore::AddDatastoreHost,
             host::SetHost,
+            backup::MakeInventoryBackup,
+            backup::InventoryBackup,
             host::EvacuateHost,
             vm::MoveToHost,
             vm::AddDisk,

@@ -97,6 +97,8 @@ pub(super) fn text(api: &Api) -> String {
     family("datastore_bytes", "gauge", "Size of a datastore's file system.", &size);
     let free = each(|datastore| datastore.free_bytes);
     family("datastore_free_bytes", "gauge", "Free bytes of that file system.", &free);
+    let age: Vec<_> = control.backup_age_s().map(|age_s| (String::new(), age_s as f64)).into_iter().collect();
+    family("inventory_backup_age_seconds", "gauge", "Age of the last backup of the inventory.", &age);
     let store = control.inventory.counters();
     family("store_commits_total", "counter", "Transactions of the store.", &one(store.committed as f64));
     family(

@@ -1,9 +1,15 @@
 //! Emergency credentials: used once, seen by everyone, and leading nowhere else.
 
 use serde_json::{Value, json};
+use strongroom_api::access::{AccessEntry, AccessKind};
+use strongroom_api::alarm::AlarmKind;
+use strongroom_control::engine::Control;
+use strongroom_control::inventory::Wanted;
 
 use crate::support::client::{Answer, Client};
+
 use crate::support::server::Server;
+use crate::support::{Site, caller};
 
 fn create(admin: &mut Client, name: &str) -> String {
     let made = admin.post("/v1/emergency-credentials", &json!({ "name": name }));
@@ -155,4 +161,57 @@ fn wrong_guesses_keep_nobody_out() {
         stranger.token.clear();
         assert_eq!(stranger.post("/v1/emergency-sessions", &wrong).status, 400, "{wrong}");
     }
+}
+
+/// What is left of a use: who may come in, and what says so.
+#[derive(Debug, PartialEq, Eq)]
+struct Left {
+    sessions: usize,
+    is_spent: bool,
+    alarms: usize,
+    on_record: usize,
+}
+
+fn left(control: &Control) -> Left {
+    let wanted = Wanted { after: None, since_unix_ms: None, by: None, limit: 1000 };
+    let log = control.inventory.access_log().unwrap().page(&wanted).unwrap();
+    let signed_in = |entry: &&AccessEntry| entry.kind == AccessKind::SignedIn;
+    let index = control.inventory.read();
+    Left {
+        sessions: index.outside_sessions.len(),
+        is_spent: index.emergencies.iter().all(|credential| credential.sha256.is_none()),
+        alarms: index.alarms.iter().filter(|alarm| alarm.kind == AlarmKind::EmergencyAccess).count(),
+        on_record: log.items.iter().filter(signed_in).count(),
+    }
+}
+
+#[test]
+fn a_use_that_is_cut_short_at_any_moment_gives_no_access_that_is_not_on_record() {
+    let unused = Left { sessions: 0, is_spent: false, alarms: 0, on_record: 0 };
+    let used = Left { sessions: 1, is_spent: true, alarms: 1, on_record: 1 };
+    let (mut before, mut after) = (0, 0);
+    for moments in 1.. {
+        let site = Site::new();
+        let control = site.control().unwrap();
+        let wish = serde_json::from_value(json!({ "name": "envelope1" })).unwrap();
+        let secret = control.create_emergency(&caller(1), &wish).unwrap().secret;
+        let wish = serde_json::from_value(json!({ "secret": secret, "reason": "all are away" })).unwrap();
+        site.fuse.set(moments);
+        let answer = control.sign_in_emergency("10.0.0.9".parse().unwrap(), &wish);
+        let was_killed = site.fuse.is_burnt();
+        drop(control);
+        site.fuse.set(i64::MAX);
+        let control = site.control().unwrap();
+        let left = left(&control);
+        match (&answer, left.is_spent) {
+            (Ok(_), _) | (Err(_), true) => assert_eq!(left, used, "killed after {moments}"),
+            (Err(_), false) => assert_eq!(left, unused, "killed after {moments}"),
+        }
+        *if left == used { &mut after } else { &mut before } += 1;
+        if !was_killed {
+            answer.unwrap();
+            break;
+        }
+    }
+    assert!(before > 0 && after > 1, "killed before it {before} times, and {after} times after it");
 }

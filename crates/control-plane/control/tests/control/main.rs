@@ -4,6 +4,7 @@
 
 mod access_log;
 mod api;
+mod backups;
 mod certificates;
 mod client_keys;
 mod data_keys;

@@ -194,6 +194,7 @@ fn every_operation_that_changes_something_is_on_record() {
     log.call("recipient_create", &[], &json!({ "name": "desk", "to": webhook }));
     log.call("recipient_test", &["desk"], &json!({}));
     log.call("recipient_delete", &["desk"], &json!({}));
+    log.call("inventory_backup", &[], &json!({}));
     let group = json!({ "name": "db", "keep": "apart" });
     log.call("placement_group_create", &[], &group);
     log.call("placement_group_set", &["db"], &json!({}));

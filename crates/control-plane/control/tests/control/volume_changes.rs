@@ -11,7 +11,7 @@ use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
 
 /// A control plane with a datastore and a VM, `web1`.
-fn with_vm(site: &Site) -> Control {
+pub fn with_vm(site: &Site) -> Control {
     let control = site.control().unwrap();
     let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
     control.add_datastore(&caller(1), &datastore).unwrap();
@@ -40,7 +40,7 @@ fn changed(site: &Site, control: &Control, number: u64, wanted: Value) -> Task {
     index.task(task.id).unwrap().task.clone()
 }
 
-fn done(site: &Site, control: &Control, number: u64, wanted: Value) {
+pub fn done(site: &Site, control: &Control, number: u64, wanted: Value) {
     let task = changed(site, control, number, wanted);
     assert_eq!(task.state, TaskState::Done, "{task:?}");
     assert_eq!(site.host.lock().violations, Vec::<String>::new());
@@ -55,7 +55,7 @@ fn volumes(control: &Control) -> Vec<Volume> {
 }
 
 /// Where each volume is: its own name, and its VM and disk.
-fn places(control: &Control) -> Vec<String> {
+pub fn places(control: &Control) -> Vec<String> {
     let place = |volume: Volume| {
         let name = volume.name.map_or_else(String::new, |name| name.to_string());
         let vm = volume.vm_name.zip(volume.disk).map(|(vm, disk)| format!("{vm}/{disk}"));

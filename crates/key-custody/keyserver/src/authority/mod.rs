@@ -254,6 +254,11 @@ impl Authority {
         self.trust().roots(now).cloned().collect()
     }
 
+    /// What is revoked at `now`.
+    pub(super) fn revocations(&self, now: OffsetDateTime) -> enrol::protocol::RevocationsResponse {
+        self.trust().revocations(now)
+    }
+
     /// The fingerprint of the active authority, for people and tokens.
     pub fn fingerprint(&self) -> CertificateSha256 {
         CertificateSha256::of(&self.active().certificate)

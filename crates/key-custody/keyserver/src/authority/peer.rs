@@ -6,7 +6,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
 use rustls::client::Resumption;
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
@@ -20,6 +22,7 @@ use rustls::{
 use strongroom_memory::secret::SecretBytes;
 use webpki::{EndEntityCert, KeyUsage};
 
+use super::enrol::protocol::RevocationsResponse;
 use super::refusal::Refusal;
 use super::signatures::verifies_signatures;
 use super::trust::claimed_identity;
@@ -48,6 +51,46 @@ struct OtherPeer {
     expected: ExpectedPeer,
 }
 
+/// How long a side that hears what is revoked goes on without hearing of it: a day.
+pub const UNHEARD_MAX: Duration = Duration::from_secs(86_400);
+
+/// What one side of connections knows to be revoked. A handshake does not ask; somebody keeps it up
+/// to date.
+#[derive(Debug, Default)]
+pub struct Revocations(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    revoked: RevocationsResponse,
+    /// When it was heard, or begun to be asked for; absent if nobody asks.
+    heard: Option<Instant>,
+}
+
+impl Revocations {
+    /// For a side that asks from now on. `known` is what it knew before it was started.
+    pub fn asked_for(known: RevocationsResponse) -> Self {
+        Self(RwLock::new(Known { revoked: known, heard: Some(Instant::now()) }))
+    }
+
+    /// Takes what the key server says. Returns whether it is news.
+    pub fn hear(&self, revoked: RevocationsResponse) -> bool {
+        let mut known = self.0.write();
+        let is_new = known.revoked != revoked;
+        *known = Known { revoked, heard: Some(Instant::now()) };
+        is_new
+    }
+
+    /// Refuses what is revoked; and everybody, if the key server was not heard for too long.
+    fn check(&self, certificate: &CertificateDer<'_>, client: ClientId) -> Result<(), Refusal> {
+        let known = self.0.read();
+        let is_stale = known.heard.is_some_and(|heard| heard.elapsed() > UNHEARD_MAX);
+        let revoked = &known.revoked;
+        let is_revoked = revoked.clients.contains(&client)
+            || revoked.certificates.contains(&CertificateSha256::of(certificate));
+        if is_stale || is_revoked { Err(Refusal::Revoked) } else { Ok(()) }
+    }
+}
+
 /// One side of a connection between two clients.
 #[derive(Clone, Debug)]
 pub struct OwnSide<'a> {
@@ -57,6 +100,8 @@ pub struct OwnSide<'a> {
     pub certificate: CertificateDer<'static>,
     /// Its private key, PKCS#8.
     pub key: &'a SecretBytes,
+    /// What it knows to be revoked.
+    pub revocations: Arc<Revocations>,
 }
 
 impl OwnSide<'_> {
@@ -65,7 +110,7 @@ impl OwnSide<'_> {
     /// # Errors
     /// If certificate or key cannot be used.
     pub fn connecting(self, expected: ExpectedPeer) -> Result<ClientConfig, rustls::Error> {
-        let verifier = Arc::new(PeerVerifier::new(self.authorities, expected)?);
+        let verifier = Arc::new(PeerVerifier::new(&self, expected)?);
         let key = PrivatePkcs8KeyDer::from(self.key.expose().to_vec());
         let mut config = ClientConfig::builder_with_provider(Arc::new(provider()))
             .with_protocol_versions(&[&version::TLS13])?
@@ -81,7 +126,7 @@ impl OwnSide<'_> {
     /// # Errors
     /// If certificate or key cannot be used.
     pub fn listening(self, expected: ExpectedPeer) -> Result<ServerConfig, rustls::Error> {
-        let verifier = Arc::new(PeerVerifier::new(self.authorities, expected)?);
+        let verifier = Arc::new(PeerVerifier::new(&self, expected)?);
         self.serving(|builder| builder.with_client_cert_verifier(verifier))
     }
 
@@ -166,17 +211,20 @@ fn provider() -> rustls::crypto::CryptoProvider {
 struct PeerVerifier {
     anchors: Vec<TrustAnchor<'static>>,
     expected: ExpectedPeer,
+    revocations: Arc<Revocations>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl PeerVerifier {
-    fn new(authorities: &[CertificateDer<'static>], expected: ExpectedPeer) -> Result<Self, rustls::Error> {
+    fn new(side: &OwnSide<'_>, expected: ExpectedPeer) -> Result<Self, rustls::Error> {
         let anchor = |authority: &CertificateDer<'static>| {
             webpki::anchor_from_trusted_cert(authority).map(|anchor| anchor.to_owned())
         };
-        let anchors = authorities.iter().map(anchor).collect::<Result<_, _>>();
+        let anchors = side.authorities.iter().map(anchor).collect::<Result<_, _>>();
         let anchors = anchors.map_err(|_| CertificateError::BadEncoding)?;
-        Ok(Self { anchors, expected, algorithms: provider().signature_verification_algorithms })
+        let (revocations, algorithms) =
+            (Arc::clone(&side.revocations), provider().signature_verification_algorithms);
+        Ok(Self { anchors, expected, revocations, algorithms })
     }
 
     fn verify(
@@ -200,7 +248,7 @@ impl PeerVerifier {
         let (found, expected) =
             (ExpectedPeer { role: identity.role, client: identity.client }, self.expected);
         if found == expected {
-            return Ok(());
+            return Ok(self.revocations.check(leaf, identity.client)?);
         }
         Err(CertificateError::Other(OtherError(Arc::new(OtherPeer { found, expected }))).into())
     }

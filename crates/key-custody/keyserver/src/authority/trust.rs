@@ -15,6 +15,7 @@ use x509_parser::prelude::FromDer;
 
 use super::Revoked;
 use super::certificate::read_client_uri;
+use super::enrol::protocol::RevocationsResponse;
 use super::error::AuthorityError;
 use super::limits::IDENTIFIED_MAX;
 use super::records::{
@@ -108,6 +109,16 @@ impl Trust {
                 reason: revoked.reason.clone(),
             });
         certificates.chain(clients).collect()
+    }
+
+    /// What is revoked at `now`, without certificates that have expired.
+    pub(super) fn revocations(&self, now: OffsetDateTime) -> RevocationsResponse {
+        let certificates = self.revoked_certificates.iter();
+        let in_force = certificates.filter(|(_, revoked)| revoked.from <= now && now <= revoked.not_after);
+        RevocationsResponse {
+            certificates: in_force.map(|(certificate, _)| *certificate).collect(),
+            clients: self.revoked_clients.keys().copied().collect(),
+        }
     }
 
     /// The roots that are trusted at `now`, the newest first.

@@ -14,7 +14,6 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use strongroom_files::{PRIVATE_MODE, directory_of, sync_directory};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_types::unix_seconds_now;
 
 use super::archive::{ArchiveKey, ArchiveReader, ArchiveWriter, Broken};
 use super::custodian::Custody;
@@ -53,8 +52,8 @@ pub fn back_up(
     back_up_observed(source, custody, path, state_directory, &mut |_| {})
 }
 
-/// The same without recording it, for a backup that must first be moved to a safe place. Afterwards
-/// call [`LastBackup::remember`].
+/// The same without recording it, for a backup that must first be moved to a safe place, or is
+/// recorded elsewhere. Afterwards call [`LastBackup::remember`].
 ///
 /// # Errors
 /// As [`back_up`].
@@ -123,7 +122,7 @@ fn header_for(snapshot: &Snapshot<'_>, custody: &Custody, key: &SecretBytes) -> 
             share: custodian.encrypt(&share.encode()?)?,
         });
     }
-    Header::new(id, unix_seconds_now(), snapshot.generation, custody.threshold(), key, holders)
+    Header::new(id, snapshot, custody.threshold(), key, holders)
 }
 
 /// Checks that the first and the last M shares give the key, before anyone relies on them.
@@ -161,6 +160,9 @@ fn write_file(
     for record in snapshot.records {
         before(Step::WriteRecord);
         let record = record.map_err(BackupError::Source)?;
+        if record.kind.content() != header.content {
+            return Err(BackupError::Source("it has a record of something else".into()));
+        }
         RecordWriter::<File>::check(&record)?;
         records.write(&record).map_err(&failed)?;
     }

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::Failure;
 use super::custodian::{CUSTODIANS_MAX, RSA_BITS_MAX, RSA_BITS_MIN};
-use super::header::BackupId;
+use super::header::{BackupId, Content};
 use super::records::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Why a backup cannot be made or opened, and what to do next.
@@ -69,8 +69,8 @@ pub enum BackupError {
         /// The system's error.
         error: io::Error,
     },
-    /// The server's state could not be read.
-    #[error("the key server's state cannot be backed up: {0}")]
+    /// The state could not be read.
+    #[error("the state cannot be backed up: {0}")]
     Source(#[source] Failure),
     /// A record is longer than a backup can hold.
     #[error(
@@ -97,12 +97,22 @@ pub enum BackupError {
         path: PathBuf,
     },
     /// The file is not a backup.
-    #[error("{path} is no backup of a key server: {why}")]
+    #[error("{path} is no backup: {why}")]
     NotABackup {
         /// The file.
         path: PathBuf,
         /// The reason.
         why: String,
+    },
+    /// The backup is one of something else.
+    #[error("{path} is a backup of a {found}, and not of a {wanted}")]
+    OfOther {
+        /// The file.
+        path: PathBuf,
+        /// What it is a backup of.
+        found: Content,
+        /// What was asked for.
+        wanted: Content,
     },
     /// The backup was made by a newer program.
     #[error(
@@ -150,7 +160,7 @@ pub enum BackupError {
     },
     /// The restored state could not be written.
     #[error(
-        "the backup cannot be restored: {0}. The key server is as it was; the same restore can be started again"
+        "the backup cannot be restored: {0}. Everything is as it was; the same restore can be started again"
     )]
     Target(#[source] Failure),
     /// A share was refused.
@@ -179,7 +189,7 @@ impl BackupError {
             | Self::CustodianName { .. }
             | Self::CustodianKey { .. } => "custodians",
             Self::Exists { .. } => "exists",
-            Self::NotABackup { .. } | Self::Newer { .. } => "not_a_backup",
+            Self::NotABackup { .. } | Self::OfOther { .. } | Self::Newer { .. } => "not_a_backup",
             Self::Damaged { .. }
             | Self::WrongKey { .. }
             | Self::NotArrived { .. }

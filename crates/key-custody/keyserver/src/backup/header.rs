@@ -11,16 +11,42 @@ use strongroom_crypto::kdf::hkdf_sha256;
 use strongroom_memory::secret::SecretBytes;
 use uuid::Uuid;
 
+use super::Snapshot;
 use super::custodian::{CUSTODIANS_MAX, CustodianName, ShareEncryption};
 use super::error::BackupError;
-use strongroom_types::hex;
+use strongroom_types::{hex, unix_seconds_now};
 
-const FORMAT: &str = "strongroom key server backup";
 const VERSION: u32 = 1;
 /// Longest header: sixteen shares of RSA-8192 in hexadecimal have 32 KiB.
 pub(super) const HEADER_BYTES_MAX: usize = 64 << 10;
 const KEY_CHECK_BYTES: usize = 16;
 const KEY_CHECK_INFO: &[u8] = b"strongroom backup v1 key check";
+
+/// What a backup is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Content {
+    /// A key server's state.
+    #[serde(rename = "strongroom key server backup")]
+    KeyServer,
+    /// A control plane's inventory.
+    #[serde(rename = "strongroom inventory backup")]
+    Inventory,
+}
+
+impl Content {
+    fn of_format(format: &str) -> Option<Self> {
+        serde_json::from_value(format.into()).ok()
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::KeyServer => "key server",
+            Self::Inventory => "control plane's inventory",
+        })
+    }
+}
 
 /// A backup's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -34,6 +60,12 @@ impl BackupId {
 
     pub(super) fn as_uuid(&self) -> &Uuid {
         &self.0
+    }
+}
+
+impl From<BackupId> for Uuid {
+    fn from(id: BackupId) -> Self {
+        id.0
     }
 }
 
@@ -53,13 +85,15 @@ impl fmt::Display for BackupId {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
-    pub(super) format: String,
+    /// What it is a backup of.
+    #[serde(rename = "format")]
+    pub content: Content,
     pub(super) version: u32,
     /// The backup's id.
     pub id: BackupId,
     /// When it was made, in seconds since 1970.
     pub created_unix_seconds: u64,
-    /// The number of the server's changes at that time.
+    /// The number of the source's changes at that time.
     pub generation: u64,
     /// How many shares open it.
     pub threshold: u8,
@@ -88,24 +122,22 @@ pub struct ShareHolder {
 }
 
 impl Header {
+    /// A header of this version, for a backup that is made now.
     pub(super) fn new(
         id: BackupId,
-        created_unix_seconds: u64,
-        generation: u64,
+        snapshot: &Snapshot<'_>,
         threshold: u8,
         key: &SecretBytes,
         custodians: Vec<ShareHolder>,
     ) -> Result<Self, BackupError> {
-        let key_check = key_check(key, id)?;
-        let format = FORMAT.to_owned();
         Ok(Self {
-            format,
+            content: snapshot.content,
             version: VERSION,
             id,
-            created_unix_seconds,
-            generation,
+            created_unix_seconds: unix_seconds_now(),
+            generation: snapshot.generation,
             threshold,
-            key_check,
+            key_check: key_check(key, id)?,
             custodians,
         })
     }
@@ -157,7 +189,7 @@ pub(super) fn open(path: &Path) -> Result<(Header, Vec<u8>, BufReader<File>), Ba
         version: u32,
     }
     let said: Version = serde_json::from_slice(&line).map_err(|error| not_a_backup(&error.to_string()))?;
-    if said.format != FORMAT {
+    if Content::of_format(&said.format).is_none() {
         return Err(not_a_backup("its header says that it is something else"));
     }
     if said.version != VERSION {

@@ -13,7 +13,7 @@ use super::tests::{people, record, some_state, two_of_three};
 use super::*;
 use crate::killed::{Countdown, is_killed, place};
 
-type Content = BTreeMap<Vec<u8>, (String, Vec<u8>)>;
+type FileContent = BTreeMap<Vec<u8>, (String, Vec<u8>)>;
 
 /// A server's state in files, and the staged state beside it.
 struct Files {
@@ -38,8 +38,8 @@ impl Files {
         whole.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
     }
 
-    fn content(&self, name: &str) -> Content {
-        let mut content = Content::new();
+    fn content(&self, name: &str) -> FileContent {
+        let mut content = FileContent::new();
         for line in self.lines(name) {
             let [_number, kind, key, value] = &line[..] else { panic!("{line:?}") };
             content.insert(hex::decode(key).unwrap(), (kind.clone(), hex::decode(value).unwrap()));
@@ -120,7 +120,7 @@ impl RestoreTarget for Files {
     }
 }
 
-fn as_content(records: &[Record]) -> Content {
+fn as_content(records: &[Record]) -> FileContent {
     let entry = |record: &Record| (record.key.clone(), (format!("{:?}", record.kind), record.value.to_vec()));
     records.iter().map(entry).collect()
 }
@@ -130,7 +130,7 @@ fn a_restore_killed_in_any_step_is_all_or_nothing_and_can_be_started_again() {
     const TEST: &str =
         "backup::kill_tests::a_restore_killed_in_any_step_is_all_or_nothing_and_can_be_started_again";
     if let Some(directory) = place() {
-        let mut session = RestoreSession::open(&directory.join("backup")).unwrap();
+        let mut session = RestoreSession::open(&directory.join("backup"), Content::KeyServer).unwrap();
         for name in ["share-1", "share-2"] {
             let mut share = fs::read(directory.join(name)).unwrap();
             session.add_share(&SecretBytes::from_slice_and_wipe(&mut share).unwrap()).unwrap();
@@ -206,7 +206,7 @@ fn a_backup_killed_in_any_step_is_whole_or_none() {
         let killed = is_killed(TEST, directory.path(), Some(steps));
         let is_there = path.exists();
         if is_there {
-            let mut session = RestoreSession::open(&path).unwrap();
+            let mut session = RestoreSession::open(&path, Content::KeyServer).unwrap();
             let header = session.header().clone();
             for (person, holder) in people().iter().zip(&header.custodians) {
                 session.add_share(&person.open(&holder.share)).unwrap();

@@ -1,7 +1,9 @@
-//! Backup and restore of the key server's state. Opening a backup takes M of N custodians.
+//! Backup and restore of the key server's state and of the control plane's inventory. Opening a
+//! backup takes M of N custodians.
 //!
-//! - A backup is one file: a readable header, then the server's whole state ([`Record`]s, whose
-//!   content this module does not interpret), encrypted under a fresh random key.
+//! - A backup is one file: a readable header, which names its [`Content`], then the whole state
+//!   ([`Record`]s, whose content this module does not interpret), encrypted under a fresh random
+//!   key.
 //! - That key is not stored. It is split (Shamir) into one share for each custodian, and each share
 //!   is in the header, encrypted to its custodian's public key. The server cannot open its own
 //!   backups.
@@ -43,7 +45,7 @@ pub use custodian::{
     CUSTODIANS_MAX, Custodian, CustodianName, Custody, RSA_BITS_MAX, RSA_BITS_MIN, ShareEncryption,
 };
 pub use error::{BackupError, ShareError};
-pub use header::{BackupId, Header, ShareHolder, read_header};
+pub use header::{BackupId, Content, Header, ShareHolder, read_header};
 pub use last::{BackupStatus, LastBackup, LastCustodian, status};
 
 pub use opening::{CustodianKey, OpeningError};
@@ -53,7 +55,7 @@ pub use restore::{RestoreMark, RestoreSession, RestoreTarget, Restored};
 /// An error of a source or target of records.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// One item of a key server's state.
+/// One item of the state that is backed up.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
     /// Its kind.
@@ -84,6 +86,20 @@ pub enum RecordKind {
     Object,
     /// A destroyed object; its key is the object's, its value the rest that is kept.
     Tombstone,
+    /// An entry of the control plane's store.
+    Entry,
+    /// A file of the control plane's directory; its key is the file's name.
+    File,
+}
+
+impl RecordKind {
+    /// What a backup with such a record is one of.
+    pub fn content(self) -> Content {
+        match self {
+            Self::Ledger | Self::Authority | Self::Object | Self::Tombstone => Content::KeyServer,
+            Self::Entry | Self::File => Content::Inventory,
+        }
+    }
 }
 
 /// The source of a backup's records.
@@ -97,7 +113,9 @@ pub trait BackupSource {
 
 /// A snapshot of a source.
 pub struct Snapshot<'a> {
-    /// The number of the server's changes at that time; grows with each.
+    /// What it is a snapshot of.
+    pub content: Content,
+    /// The number of the source's changes at that time; grows with each.
     pub generation: u64,
     /// All records, in any order.
     pub records: Box<dyn Iterator<Item = Result<Record, Failure>> + 'a>,

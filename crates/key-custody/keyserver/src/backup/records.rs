@@ -41,6 +41,17 @@ pub struct Counts {
     pub objects: u64,
     /// Tombstones.
     pub tombstones: u64,
+    /// Entries of the control plane's store.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub entries: u64,
+    /// Files of the control plane's directory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub files: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Counts {
@@ -50,6 +61,8 @@ impl Counts {
             RecordKind::Authority => &mut self.authority,
             RecordKind::Object => &mut self.objects,
             RecordKind::Tombstone => &mut self.tombstones,
+            RecordKind::Entry => &mut self.entries,
+            RecordKind::File => &mut self.files,
         } += 1;
     }
 }
@@ -70,11 +83,13 @@ impl RecordKind {
             Self::Authority => 2,
             Self::Object => 3,
             Self::Tombstone => 4,
+            Self::Entry => 5,
+            Self::File => 6,
         }
     }
 
     fn of_code(code: u8) -> Option<Self> {
-        [Self::Ledger, Self::Authority, Self::Object, Self::Tombstone]
+        [Self::Ledger, Self::Authority, Self::Object, Self::Tombstone, Self::Entry, Self::File]
             .into_iter()
             .find(|kind| kind.code() == code)
     }

@@ -9,7 +9,7 @@ use strongroom_memory::secret::SecretBytes;
 use super::archive::{ArchiveKey, ArchiveReader, Broken};
 use super::custodian::CustodianName;
 use super::error::{BackupError, ShareError};
-use super::header::{self, BackupId, Header};
+use super::header::{self, BackupId, Content, Header};
 use super::last::LastBackup;
 use super::records::{Counts, RecordReader};
 use super::share::{Share, combine};
@@ -88,7 +88,7 @@ pub struct Restored {
     pub buried: u64,
 }
 
-/// One restore ceremony: a backup, and the shares given so far.
+/// One ceremony at which a backup is opened, and the shares given so far.
 #[derive(Debug)]
 pub struct RestoreSession {
     path: PathBuf,
@@ -97,12 +97,17 @@ pub struct RestoreSession {
 }
 
 impl RestoreSession {
-    /// Starts with the backup at `path`.
+    /// Starts with the backup of this content at `path`.
     ///
     /// # Errors
-    /// [`BackupError::NotABackup`], [`BackupError::Newer`], [`BackupError::System`].
-    pub fn open(path: &Path) -> Result<Self, BackupError> {
+    /// [`BackupError::NotABackup`], [`BackupError::OfOther`], [`BackupError::Newer`],
+    /// [`BackupError::System`].
+    pub fn open(path: &Path, content: Content) -> Result<Self, BackupError> {
         let header = header::read_header(path)?;
+        if header.content != content {
+            let (found, wanted) = (header.content, content);
+            return Err(BackupError::OfOther { path: path.to_owned(), found, wanted });
+        }
         Ok(Self { path: path.to_owned(), header, shares: Vec::new() })
     }
 
@@ -153,6 +158,25 @@ impl RestoreSession {
         self.read(&key, |_, _| Ok(())).map(|read| read.counts)
     }
 
+    /// Passes each record of the backup to `take`, after checking every byte of the file. An error
+    /// of `take` ends it.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify); [`BackupError::Target`].
+    pub fn read_records(
+        &self,
+        mut take: impl FnMut(&Record) -> Result<(), Failure>,
+    ) -> Result<LastBackup, BackupError> {
+        let key = self.key()?;
+        let checked = self.read(&key, |_, _| Ok(()))?;
+        let read = self.read(&key, |_, record| take(record).map_err(BackupError::Target))?;
+        if read.manifest_sha256 != checked.manifest_sha256 {
+            let why = "it was replaced by another while it was read".to_owned();
+            return Err(BackupError::NotABackup { path: self.path.clone(), why });
+        }
+        Ok(LastBackup::new(&self.header, read.counts))
+    }
+
     /// Replaces the state of `target` by the backup's. A server that has objects is replaced only
     /// if `replace` is set.
     ///
@@ -186,7 +210,11 @@ impl RestoreSession {
                     buried += 1;
                     return Ok(());
                 }
-                RecordKind::Ledger | RecordKind::Authority | RecordKind::Object => {}
+                RecordKind::Ledger
+                | RecordKind::Authority
+                | RecordKind::Object
+                | RecordKind::Entry
+                | RecordKind::File => {}
             }
             if number < staged {
                 return Ok(());
@@ -207,7 +235,7 @@ impl RestoreSession {
     }
 
     /// The custodians whose shares were given.
-    fn given(&self) -> impl Iterator<Item = &CustodianName> {
+    pub fn given(&self) -> impl Iterator<Item = &CustodianName> {
         let is_given = |index| self.shares.iter().any(|share| share.index == index);
         self.header.custodians.iter().filter(move |holder| is_given(holder.index)).map(|holder| &holder.name)
     }
@@ -239,6 +267,12 @@ impl RestoreSession {
         let mut number = 0;
         let records = RecordReader::new(ArchiveReader::new(&key, file));
         let outcome = records.read_all(|record| {
+            if record.kind.content() != header.content {
+                return Err(Stopped::Broken(Broken::Damaged {
+                    offset: 0,
+                    why: "it has a record of something else",
+                }));
+            }
             take(number, &record).map_err(Stopped::Taker)?;
             number += 1;
             Ok::<(), Stopped>(())

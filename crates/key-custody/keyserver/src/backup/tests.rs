@@ -69,7 +69,7 @@ pub(super) struct State {
 impl BackupSource for State {
     fn snapshot(&self) -> Result<Snapshot<'_>, Failure> {
         let records = Box::new(self.records.iter().cloned().map(Ok));
-        Ok(Snapshot { generation: self.generation, records })
+        Ok(Snapshot { content: Content::KeyServer, generation: self.generation, records })
     }
 }
 
@@ -145,7 +145,7 @@ fn back_up_state(state: &State) -> Backup {
 
 /// A session with the shares of the first two people.
 fn opened(path: &Path) -> RestoreSession {
-    let mut session = RestoreSession::open(path).unwrap();
+    let mut session = RestoreSession::open(path, Content::KeyServer).unwrap();
     for person in &people()[..2] {
         session.add_share(&person.open_share(&session.header().clone())).unwrap();
     }
@@ -156,7 +156,10 @@ fn opened(path: &Path) -> RestoreSession {
 fn what_is_backed_up_is_restored_and_the_dead_stay_dead() {
     let state = some_state();
     let backup = back_up_state(&state);
-    assert_eq!(backup.last.counts, Counts { ledger: 1, authority: 1, objects: 3, tombstones: 1 });
+    assert_eq!(
+        backup.last.counts,
+        Counts { ledger: 1, authority: 1, objects: 3, tombstones: 1, ..Counts::default() }
+    );
 
     let shredded = record(RecordKind::Tombstone, "shredded later", b"after the backup");
     let mut target = Memory { live: vec![shredded.clone()], ..Memory::default() };
@@ -180,6 +183,18 @@ fn what_is_backed_up_is_restored_and_the_dead_stay_dead() {
 }
 
 #[test]
+fn a_backup_of_something_else_is_refused_in_both_directions() {
+    let backup = back_up_state(&some_state());
+    let refused = RestoreSession::open(&backup.path, Content::Inventory).unwrap_err();
+    assert!(matches!(refused, BackupError::OfOther { found: Content::KeyServer, .. }), "{refused}");
+    let directory = TempDir::new().unwrap();
+    let mixed = State { generation: 1, records: vec![record(RecordKind::Entry, "vm/1", b"{}")] };
+    let refused = write(&mixed, &two_of_three(), &directory.path().join("backup")).unwrap_err();
+    assert!(matches!(refused, BackupError::Source(_)), "{refused}");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+}
+
+#[test]
 fn a_tombstone_wins_over_an_object_of_the_same_backup_in_either_order() {
     for dead_first in [true, false] {
         let mut records = vec![
@@ -200,7 +215,7 @@ fn a_tombstone_wins_over_an_object_of_the_same_backup_in_either_order() {
 fn any_two_of_three_open_it_and_one_does_not() {
     let backup = back_up_state(&some_state());
     for absent in 0..3 {
-        let mut session = RestoreSession::open(&backup.path).unwrap();
+        let mut session = RestoreSession::open(&backup.path, Content::KeyServer).unwrap();
         let header = session.header().clone();
         for (at, person) in people().iter().enumerate() {
             if at == absent {
@@ -239,7 +254,7 @@ fn a_custodians_program_opens_their_share_and_nobody_elses() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("backup");
     write(&some_state(), &custody, &path).unwrap();
-    let mut session = RestoreSession::open(&path).unwrap();
+    let mut session = RestoreSession::open(&path, Content::KeyServer).unwrap();
     let header = session.header().clone();
     for (at, private) in private.iter().enumerate() {
         let key = CustodianKey::from_pem(private.as_bytes()).unwrap();
@@ -272,7 +287,7 @@ fn a_custodians_program_opens_their_share_and_nobody_elses() {
 #[test]
 fn a_share_of_another_backup_or_given_twice_is_named() {
     let (backup, other) = (back_up_state(&some_state()), back_up_state(&some_state()));
-    let mut session = RestoreSession::open(&backup.path).unwrap();
+    let mut session = RestoreSession::open(&backup.path, Content::KeyServer).unwrap();
     let foreign = people()[1].open_share(&read_header(&other.path).unwrap());
     let refused = session.add_share(&foreign).unwrap_err();
     assert_eq!(
@@ -302,7 +317,7 @@ fn every_damaged_byte_of_a_backup_is_noticed() {
     let damaged = elsewhere.path().join("damaged");
     let refused = |bytes: &[u8]| {
         fs::write(&damaged, bytes).unwrap();
-        let Ok(mut session) = RestoreSession::open(&damaged) else { return true };
+        let Ok(mut session) = RestoreSession::open(&damaged, Content::KeyServer) else { return true };
         let mut target = Memory::default();
         let outcome = shares
             .iter()
@@ -375,7 +390,7 @@ fn a_source_that_fails_leaves_no_backup() {
         fn snapshot(&self) -> Result<Snapshot<'_>, Failure> {
             let good = some_state().records.into_iter().map(Ok);
             let bad: Result<Record, Failure> = Err("the store is damaged".into());
-            Ok(Snapshot { generation: 1, records: Box::new(good.chain([bad])) })
+            Ok(Snapshot { content: Content::KeyServer, generation: 1, records: Box::new(good.chain([bad])) })
         }
     }
     let directory = TempDir::new().unwrap();
@@ -448,7 +463,7 @@ proptest! {
         let header = format!("{{\"format\":\"strongroom key server backup\",\"version\":{number}}}\n");
         for content in [bytes.clone(), [header.as_bytes(), &bytes].concat()] {
             fs::write(&path, content).unwrap();
-            prop_assert!(RestoreSession::open(&path).is_err());
+            prop_assert!(RestoreSession::open(&path, Content::KeyServer).is_err());
         }
     }
 

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use super::AUDIT_PREFIX;
 use crate::authority::{Authority, transfer};
-use crate::backup::{BackupSource, Failure, Record, RecordKind, Snapshot};
+use crate::backup::{BackupSource, Content, Failure, Record, RecordKind, Snapshot};
 use crate::grant::{holding, ledger as grants};
 use crate::management::{custody, hand_over};
 use crate::objects::clock::SystemClock;
@@ -78,7 +78,7 @@ impl BackupSource for ServerSource {
             Ok(entry) => self.record(&entry).transpose(),
             Err(error) => Some(Err(error.into())),
         });
-        Ok(Snapshot { generation, records: Box::new(records) })
+        Ok(Snapshot { content: Content::KeyServer, generation, records: Box::new(records) })
     }
 }
 

@@ -199,6 +199,7 @@ impl Staged {
                 Ok(put(present::unconfirmed(&record.value)?))
             }
             RecordKind::Ledger => Ok(put(record.value.to_vec())),
+            RecordKind::Entry | RecordKind::File => Err("it is a record of an inventory".into()),
         }
     }
 

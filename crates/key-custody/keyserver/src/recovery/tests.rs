@@ -12,7 +12,7 @@ use super::*;
 use crate::access::{CertificateSerial, CertificateSha256, ClientId, Identity, PublicKeySha256, Role};
 use crate::authority::{PrivateKey, Settings as AuthoritySettings, signing_request};
 use crate::backup::tests::{people, two_of_three};
-use crate::backup::{self, BackupError, BackupStatus, RestoreSession, Restored};
+use crate::backup::{self, BackupError, BackupStatus, Content, RestoreSession, Restored};
 use crate::caller::Caller;
 use crate::grant::VerifiedGrant;
 use crate::management::{Brokering, Management};
@@ -241,7 +241,7 @@ pub(crate) fn owner() -> Identity {
 }
 
 fn opened(path: &Path) -> RestoreSession {
-    let mut session = RestoreSession::open(path).unwrap();
+    let mut session = RestoreSession::open(path, Content::KeyServer).unwrap();
     for person in &people()[..2] {
         session.add_share(&person.open_share(&session.header().clone())).unwrap();
     }

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use strongroom_api::access::Done;
+use strongroom_api::backup::{InventoryBackup, MakeInventoryBackup};
 use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found, RebuildDatastore};
 use strongroom_api::host::{CreateHostToken, EvacuateHost, Host, HostToken, SetHost};
 use strongroom_api::key::KeyProvider;
@@ -258,6 +259,19 @@ pub async fn datastore_rebuild(
     let rebuild = move |control: &Control| control.rebuild_datastore(&wish.caller, &datastore, &wish.body);
     let task = blocking(api, rebuild).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Makes a backup of the inventory, in the directory for them on the control plane's machine.
+/// Answers when it is whole and was read back.
+#[utoipa::path(post, path = "/v1/inventory/backups", operation_id = "inventory_backup", tag = "server",
+    request_body = Option<MakeInventoryBackup>,
+    responses((status = 201, body = InventoryBackup), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn inventory_backup(
+    State(api): State<Api>,
+    wish: Wish<MakeInventoryBackup>,
+) -> Answer<(StatusCode, Json<InventoryBackup>)> {
+    let made = blocking(api, move |control| control.back_up(&wish.caller, &wish.body)).await?;
+    Ok((StatusCode::CREATED, Json(made)))
 }
 
 /// Deletes a policy that no VM is under.

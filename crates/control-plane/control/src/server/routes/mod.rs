@@ -129,6 +129,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(access::access_log_head))
         .routes(routes!(access::access_log_retention, access::access_log_retention_set))
         .routes(routes!(access::access_log_verify))
+        .routes(routes!(inventory::inventory_backup))
         .routes(routes!(server::metrics))
         .route_layer(middleware::from_fn(ask::without_query));
     let guarded =

@@ -1,6 +1,7 @@
 //! The environment of the control plane's tests: a host and key providers in memory, a store that
 //! forgets nothing, and a fuse that kills the control plane between any two external actions.
 
+pub mod backups;
 pub mod client;
 pub mod courier;
 pub mod fuse;

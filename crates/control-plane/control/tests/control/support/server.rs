@@ -8,6 +8,7 @@ use strongroom_control::host::Host;
 use strongroom_control::{ControlConfig, ControlProcess};
 use tokio::sync::oneshot;
 
+use super::backups::Shelf;
 use super::client::Client;
 use super::courier::Postbox;
 use super::identity::Vouching;
@@ -49,6 +50,7 @@ impl Server {
             certificate_names: Vec::new(),
             hosts: site.hosts().into_iter().map(|(name, host)| (name, host as Arc<dyn Host>)).collect(),
             keys: Arc::clone(&site.keys) as _,
+            backups: Some(Arc::new(Shelf::default())),
             passwords: Arc::new(Argon2id),
         };
         let process = runtime.block_on(ControlProcess::bind(config)).unwrap();

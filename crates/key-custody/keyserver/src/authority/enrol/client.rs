@@ -26,7 +26,7 @@ use super::super::signatures::verifies_signatures;
 use super::protocol::{
     ANSWER_MAX_BYTES, CLOCK_PATH, CertificateResponse, ClockResponse, ENROL_PATH, EnrolRequest,
     ErrorResponse, MANAGE_PATH, QUESTION_MAX_BYTES, RENEW_PATH, REQUEST_MAX_BYTES, RESPONSE_MAX_BYTES,
-    RenewRequest,
+    REVOCATIONS_PATH, RenewRequest, RevocationsResponse,
 };
 use super::token::EnrolmentToken;
 use crate::access::CertificateSha256;
@@ -170,6 +170,20 @@ impl Client {
         Ok(told.unix_milliseconds)
     }
 
+    /// Returns what is revoked, authenticated by the caller's certificate. Changes nothing.
+    ///
+    /// # Errors
+    /// The failure.
+    pub fn revocations(
+        &self,
+        authorities: &[CertificateDer<'static>],
+        present: CertificateDer<'static>,
+        key: &SecretBytes,
+    ) -> Result<RevocationsResponse, ClientError> {
+        let config = config_of(authorities, present, key)?;
+        self.ask(config, names_of(authorities), REVOCATIONS_PATH, &())
+    }
+
     /// Requests another certificate for the key of `signing_request` (PEM), authenticated by the
     /// present one. The client trusts `authorities`.
     ///
@@ -252,7 +266,8 @@ impl Client {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from_owner(body)))
             .map_err(|error| answer(error.to_string()))?;
-        let body_bytes = if path == MANAGE_PATH { ANSWER_MAX_BYTES } else { RESPONSE_MAX_BYTES };
+        let is_long = path == MANAGE_PATH || path == REVOCATIONS_PATH;
+        let body_bytes = if is_long { ANSWER_MAX_BYTES } else { RESPONSE_MAX_BYTES };
         let limits = ExchangeLimits { head_bytes: RESPONSE_MAX_BYTES, body_bytes };
         let Answered { status, body } =
             exchange(stream, request, limits).await.map_err(|error| match error {

@@ -21,7 +21,7 @@ use super::super::{Authority, AuthorityError, ClientCertificate, Refusal};
 use super::failures::Failures;
 use super::protocol::{
     CLOCK_PATH, CertificateResponse, ClockResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH,
-    QUESTION_MAX_BYTES, RENEW_PATH, REQUEST_MAX_BYTES, RenewRequest,
+    QUESTION_MAX_BYTES, RENEW_PATH, REQUEST_MAX_BYTES, REVOCATIONS_PATH, RenewRequest,
 };
 use super::redeem::EnrolRefusal;
 use super::server::{EnrolmentEvent, EnrolmentRecord, Management, Origin, REQUEST_TIMEOUT, Unanswered};
@@ -55,7 +55,8 @@ pub(super) fn router(office: &Arc<Office>, management: Option<Arc<dyn Management
     let mut router = Router::new()
         .route(ENROL_PATH, post(enrol))
         .route(RENEW_PATH, post(renew))
-        .route(CLOCK_PATH, post(clock));
+        .route(CLOCK_PATH, post(clock))
+        .route(REVOCATIONS_PATH, post(revocations));
     if let Some(management) = management {
         router = router.route(
             MANAGE_PATH,
@@ -94,6 +95,14 @@ async fn renew(
     body: Body,
 ) -> Response {
     office.issue(RENEW_PATH, asker, body).await
+}
+
+async fn revocations(
+    State(office): State<Arc<Office>>,
+    Extension(asker): Extension<Asker>,
+    body: Body,
+) -> Response {
+    office.state_revocations(asker, body).await
 }
 
 impl Office {
@@ -152,6 +161,21 @@ impl Office {
         let work = move |body: &[u8]| {
             let issued = CertificateResponse::from(office.redeem(path, body, &by)?);
             serde_json::to_vec(&issued).map(Zeroizing::new).map_err(|_| Denied::unavailable())
+        };
+        let outcome = done(body, REQUEST_MAX_BYTES, work).await;
+        self.answer(&asker, outcome)
+    }
+
+    /// States what is revoked, to a client that is admitted itself.
+    async fn state_revocations(self: Arc<Self>, asker: Asker, body: Body) -> Response {
+        let office = Arc::clone(&self);
+        let by = asker.clone();
+        let work = move |_: &[u8]| {
+            let certificate = by.certificate.as_ref().ok_or(Refusal::NoCertificate)?;
+            let now = OffsetDateTime::now_utc();
+            office.authority.identify(certificate, now)?;
+            let revoked = office.authority.revocations(now);
+            serde_json::to_vec(&revoked).map(Zeroizing::new).map_err(|_| Denied::unavailable())
         };
         let outcome = done(body, REQUEST_MAX_BYTES, work).await;
         self.answer(&asker, outcome)

@@ -6,17 +6,20 @@
 //! | `POST /v1/enrol` | anybody | [`EnrolRequest`] | 200, [`CertificateResponse`] |
 //! | `POST /v1/renew` | a client that shows its certificate | [`RenewRequest`] | 200, [`CertificateResponse`] |
 //! | `POST /v1/clock` | anybody | ignored | 200, [`ClockResponse`] |
+//! | `POST /v1/revocations` | a client that shows its certificate | ignored | 200, [`RevocationsResponse`] |
 //! | `POST /v1/manage` | a client that shows its certificate | a [question](crate::management::questions::Question) | 200, its answer |
 //!
 //! A refusal is answered with 400, 401, 403, 404, 405, 409, 413, 422, 429 or 503 and an
 //! [`ErrorResponse`]. Only after 503 is it worth repeating the same request.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
 use super::super::ClientCertificate;
-use crate::access::{ClientId, ClientName, Role};
+use crate::access::{CertificateSha256, ClientId, ClientName, Role};
 
 /// Where tokens are redeemed.
 pub const ENROL_PATH: &str = "/v1/enrol";
@@ -24,6 +27,8 @@ pub const ENROL_PATH: &str = "/v1/enrol";
 pub const RENEW_PATH: &str = "/v1/renew";
 /// Where the server states its time.
 pub const CLOCK_PATH: &str = "/v1/clock";
+/// Where the server states what is revoked.
+pub const REVOCATIONS_PATH: &str = "/v1/revocations";
 /// Where administrators' questions are answered.
 pub const MANAGE_PATH: &str = "/v1/manage";
 /// Longest body of a request, in bytes: the longest signing request in PEM, a token, and the JSON
@@ -35,7 +40,8 @@ pub const QUESTION_MAX_BYTES: usize = 64 * 1024;
 /// Longest body of an answer, in bytes: three certificates and the JSON around them, many times
 /// over.
 pub const RESPONSE_MAX_BYTES: usize = 64 * 1024;
-/// Longest answer to a question, in bytes: lists of some ten thousand clients.
+/// Longest answer to a question, and of what is revoked, in bytes: lists of some ten thousand
+/// clients.
 pub const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// A request for a first certificate.
@@ -93,6 +99,15 @@ impl From<ClientCertificate> for CertificateResponse {
 pub struct ClockResponse {
     /// Milliseconds since 1970.
     pub unix_milliseconds: u64,
+}
+
+/// What is revoked at this time. Fields may be added later.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevocationsResponse {
+    /// Certificates that have not expired.
+    pub certificates: BTreeSet<CertificateSha256>,
+    /// Clients, with all their certificates.
+    pub clients: BTreeSet<ClientId>,
 }
 
 /// A refusal.

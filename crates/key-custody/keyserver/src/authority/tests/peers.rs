@@ -1,6 +1,6 @@
 //! Which peers a control plane and a host admit.
 
-use super::super::peer::{ExpectedPeer, OwnSide, connecting_as_stranger};
+use super::super::peer::{ExpectedPeer, OwnSide, Revocations, connecting_as_stranger};
 use super::*;
 
 /// A client, with its certificate.
@@ -23,10 +23,27 @@ fn shake(
     (control, host): (&Enrolled, &Enrolled),
     (host_expects, control_expects): (ExpectedPeer, ExpectedPeer),
 ) -> (Result<(), rustls::Error>, Result<(), rustls::Error>) {
+    shake_knowing(roots, &Arc::default(), (control, host), (host_expects, control_expects))
+}
+
+/// The same, where both know what is revoked.
+fn shake_knowing(
+    roots: &[CertificateDer<'static>],
+    revocations: &Arc<Revocations>,
+    (control, host): (&Enrolled, &Enrolled),
+    (host_expects, control_expects): (ExpectedPeer, ExpectedPeer),
+) -> (Result<(), rustls::Error>, Result<(), rustls::Error>) {
     let side = |of: &'_ Enrolled| (of.certificate.clone(), of.peer.pkcs8.duplicate().unwrap());
     let ((certificate, key), (host_certificate, host_key)) = (side(control), side(host));
-    let connecting = OwnSide { authorities: roots, certificate, key: &key }.connecting(control_expects);
-    let listening = OwnSide { authorities: roots, certificate: host_certificate, key: &host_key };
+    let connecting =
+        OwnSide { authorities: roots, certificate, key: &key, revocations: Arc::clone(revocations) }
+            .connecting(control_expects);
+    let listening = OwnSide {
+        authorities: roots,
+        certificate: host_certificate,
+        key: &host_key,
+        revocations: Arc::clone(revocations),
+    };
     let address = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
     let client = ClientConnection::new(Arc::new(connecting.unwrap()), address).unwrap();
     let server = ServerConnection::new(Arc::new(listening.listening(host_expects).unwrap())).unwrap();
@@ -69,7 +86,12 @@ fn a_stranger_knows_a_host_by_its_certificate_and_by_nothing_else() {
     let [host, other_host] = [(); 2].map(|()| enrolled(&authority, Role::Host));
     let meets = |expected: &Enrolled, met: &Enrolled, protocol: &[u8]| {
         let key = met.peer.pkcs8.duplicate().unwrap();
-        let side = OwnSide { authorities: &roots, certificate: met.certificate.clone(), key: &key };
+        let side = OwnSide {
+            authorities: &roots,
+            certificate: met.certificate.clone(),
+            key: &key,
+            revocations: Arc::default(),
+        };
         let server = ServerConnection::new(Arc::new(side.listening_to_strangers(PROTOCOL).unwrap()));
         let client = connecting_as_stranger(CertificateSha256::of(&expected.certificate), protocol);
         let address = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
@@ -84,7 +106,12 @@ fn a_stranger_knows_a_host_by_its_certificate_and_by_nothing_else() {
     // The certificate of a host, without its key.
     let posing = Enrolled { peer: Peer::new(), certificate: host.certificate.clone(), is: host.is };
     let key = posing.peer.pkcs8.duplicate().unwrap();
-    let side = OwnSide { authorities: &roots, certificate: posing.certificate, key: &key };
+    let side = OwnSide {
+        authorities: &roots,
+        certificate: posing.certificate,
+        key: &key,
+        revocations: Arc::default(),
+    };
     assert!(side.listening_to_strangers(PROTOCOL).is_err());
     let (server_says, _) = meets(&host, &host, b"another");
     assert!(server_says.is_err());
@@ -122,4 +149,35 @@ fn a_certificate_of_another_authority_is_of_no_use_with_the_same_id() {
     assert!(host_says.is_err());
     let (host_says, _) = shake(&roots, (&control, &host), (control.is, host.is));
     assert!(host_says.is_ok());
+}
+
+#[test]
+fn a_peer_that_is_revoked_is_refused_by_both_sides_from_the_next_handshake_on() {
+    let authority = Place::new().open();
+    let roots = authority.roots(noon());
+    let (control, host) = (enrolled(&authority, Role::Control), enrolled(&authority, Role::Host));
+    let renewed = {
+        let peer = Peer::new();
+        let issued = authority.renew(
+            &authority.identify(&control.certificate, noon()).unwrap(),
+            peer.request.as_bytes(),
+            noon(),
+        );
+        Enrolled { peer, certificate: issued.unwrap().record.certificate.0.clone(), is: control.is }
+    };
+    let revocations = Arc::new(Revocations::default());
+    let shaken = |control: &Enrolled| {
+        let both = shake_knowing(&roots, &revocations, (control, &host), (control.is, host.is));
+        (both.0.is_ok(), both.1.is_ok())
+    };
+    assert_eq!((shaken(&control), shaken(&renewed)), ((true, true), (true, true)));
+    // One certificate of the control plane, and then the host with all of its own.
+    authority.revoke_certificate(&CertificateSha256::of(&control.certificate), "stolen", noon()).unwrap();
+    assert!(revocations.hear(authority.revocations(noon())));
+    assert!(!revocations.hear(authority.revocations(noon())), "no news");
+    assert!(!shaken(&control).0, "the host refuses it");
+    assert_eq!(shaken(&renewed), (true, true));
+    authority.revoke_client(host.is.client, "removed", noon()).unwrap();
+    assert!(revocations.hear(authority.revocations(noon())));
+    assert!(!shaken(&renewed).1, "the control plane refuses it");
 }

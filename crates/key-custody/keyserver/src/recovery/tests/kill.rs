@@ -20,7 +20,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn restore_here(place: &Path) {
-    let mut session = RestoreSession::open(&place.join("backup")).unwrap();
+    let mut session = RestoreSession::open(&place.join("backup"), Content::KeyServer).unwrap();
     for name in ["share-1", "share-2"] {
         let mut share = fs::read(place.join(name)).unwrap();
         session.add_share(&SecretBytes::from_slice_and_wipe(&mut share).unwrap()).unwrap();
