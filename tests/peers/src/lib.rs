@@ -7,12 +7,14 @@
 //!   objects, and silenced.
 //! - [`run_client`] drives a server with a foreign client.
 //! - [`IdentityProvider`] is a running identity provider, with somebody who has a browser.
+//! - [`CephCluster`] is a running Ceph cluster.
 //! - [`Proxy`] stands between a client and a server and drops answers on request.
 //!
 //! Everything that a test starts ends with it, even if the test process is killed: servers exit
 //! when their stdin closes.
 #![forbid(unsafe_code)]
 
+mod ceph;
 mod identity;
 mod pki;
 mod proxy;
@@ -22,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+pub use ceph::CephCluster;
 pub use identity::IdentityProvider;
 pub use pki::{CertificateFiles, Pki};
 pub use proxy::Proxy;

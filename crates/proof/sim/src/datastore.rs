@@ -49,6 +49,8 @@ impl Directory for SimDirectory {
         let state = self.fs.state();
         Ok(FileSystem {
             kind: FileSystemKind::Ext4,
+            writes_whole_blocks: false,
+            reserves_space: true,
             fill_bytes_min: state.habits.fills_whole.then_some(FILL_BYTES_MIN),
             syncs_in_turn: state.habits.skips_overlapping_syncs,
             total_bytes: state.capacity_bytes.unwrap_or(UNLIMITED_BYTES),

@@ -14,12 +14,11 @@ use strongroom_keys::KeyError;
 use strongroom_types::LayerId;
 
 use super::create::new_epoch;
-use super::descriptor::{
-    CHAIN_LAYERS_MAX, Descriptor, Integrity, LAYERS_MAX, LayerRecord, LogRecord, Provisioning, SnapshotRecord,
-};
+use super::descriptor::{CHAIN_LAYERS_MAX, Descriptor, Integrity, LAYERS_MAX, LayerRecord, SnapshotRecord};
 use super::directory::{VolumeDirectory, layer_of_name, log_name, system};
 use super::disk::LockedLayer;
 use super::error::DatastoreError;
+use super::filesystem::FileSystem;
 use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
 use super::reencrypt::Reencrypting;
 use super::sidecar_pages::{self, Found};
@@ -85,7 +84,8 @@ pub(super) fn put_on(
     let (directory, descriptor) = (&head.directory, &head.descriptor);
     let placement = place(descriptor)?;
     refuse_unclosed(path, descriptor)?;
-    let (layered, pruned) = with_a_layer(path, descriptor, placement, OldTop::Closed, options)?;
+    let file_system = directory.file_system()?;
+    let (layered, pruned) = with_a_layer(path, descriptor, placement, OldTop::Closed, &file_system, options)?;
     let keeps_old_top = layered.layer(descriptor.top).is_some();
     if keeps_old_top {
         refuse_an_open_log(path, descriptor.top, &old_top)?;
@@ -199,6 +199,7 @@ pub(super) fn with_a_layer(
     descriptor: &Descriptor,
     placement: Placement,
     old_top: OldTop,
+    file_system: &FileSystem,
     options: &AddLayerOptions<'_>,
 ) -> Result<(Descriptor, Vec<LayerRecord>), DatastoreError> {
     let mut layered = descriptor.clone();
@@ -211,10 +212,7 @@ pub(super) fn with_a_layer(
     layered.generation += 1;
     layered.size_bytes = size;
     let epochs = new_epoch(path, &mut layered, id, options.protection)?.into_iter().collect();
-    let log = match descriptor.provisioning {
-        Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, size) }),
-        Provisioning::Thick => None,
-    };
+    let log = log::record_for(file_system, descriptor.provisioning, options.log_bytes, size);
     let integrity = match descriptor.reencrypting {
         Some(Reencrypting::Encrypted { integrity, .. }) => integrity,
         Some(Reencrypting::Clear {}) => None,

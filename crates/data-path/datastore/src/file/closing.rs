@@ -92,7 +92,9 @@ impl VolumeHead {
         refuse_unclosed(path, descriptor)?;
         let options = AddLayerOptions { protection, log_bytes, lock_wait: LOCK_WAIT, least_generation: 0 };
         let placement = Placement { on: descriptor.top, snapshots: descriptor.snapshots.clone() };
-        let (mut layered, _) = with_a_layer(path, descriptor, placement, OldTop::Closing, &options)?;
+        let file_system = directory.file_system()?;
+        let (mut layered, _) =
+            with_a_layer(path, descriptor, placement, OldTop::Closing, &file_system, &options)?;
         if let Some(part) = part {
             layered.group = Some(GroupMark::Part(part));
         }

@@ -11,10 +11,11 @@ use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Kek, Purpose};
 use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize, unix_seconds_now};
 
 use super::descriptor::{
-    Descriptor, EncryptionRecord, EpochRecord, Integrity, KekRecord, LayerRecord, LogRecord, Provisioning,
+    Descriptor, EncryptionRecord, EpochRecord, Integrity, KekRecord, LayerRecord, Provisioning,
 };
 use super::directory::{VolumeDirectory, parent_of, sync_parent, system};
 use super::error::DatastoreError;
+use super::filesystem::FileSystem;
 use super::open::Protection;
 use super::storage::{HOST, Storage};
 use super::{layer_files, log};
@@ -49,8 +50,8 @@ pub fn create_on(
     path: &Path,
     options: &CreateOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
-    check_place(storage, path)?;
-    let descriptor = describe_new(path, options)?;
+    let file_system = check_place(storage, path)?;
+    let descriptor = describe_new(path, &file_system, options)?;
     let building = Building::start(storage, path, descriptor.volume)?;
     let layer = &descriptor.layers[0];
     layer_files::make(
@@ -68,14 +69,15 @@ pub fn create_on(
 }
 
 /// Refuses a path where no volume can be made. Makes the datastore's directory if it is missing.
-pub(super) fn check_place(storage: &dyn Storage, path: &Path) -> Result<(), DatastoreError> {
+/// Returns its file system.
+pub(super) fn check_place(storage: &dyn Storage, path: &Path) -> Result<FileSystem, DatastoreError> {
     check_name(path)?;
     let parent = parent_of(path);
     make_datastore(storage, parent)?;
-    VolumeDirectory::open_datastore(storage, parent)?.file_system()?;
+    let file_system = VolumeDirectory::open_datastore(storage, parent)?.file_system()?;
     match storage.exists(path) {
         true => Err(DatastoreError::Exists { path: path.to_owned() }),
-        false => Ok(()),
+        false => Ok(file_system),
     }
 }
 
@@ -125,11 +127,15 @@ pub(super) fn make_datastore(storage: &dyn Storage, parent: &Path) -> Result<(),
     }
 }
 
-fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, DatastoreError> {
-    let log = match options.provisioning {
-        Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, options.size) }),
-        Provisioning::Thick => None,
-    };
+fn describe_new(
+    path: &Path,
+    file_system: &FileSystem,
+    options: &CreateOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    if options.provisioning == Provisioning::Thick && !file_system.reserves_space {
+        return Err(DatastoreError::ThinOnly { path: path.to_owned(), kind: file_system.kind });
+    }
+    let log = log::record_for(file_system, options.provisioning, options.log_bytes, options.size);
     let integrity = match (options.integrity, options.protection.kek()) {
         (Some(_), None) => return Err(DatastoreError::NothingToTagWith { path: path.to_owned() }),
         (wanted, _) => wanted.map(Integrity::renewed),

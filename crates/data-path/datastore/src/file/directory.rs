@@ -61,6 +61,12 @@ pub(super) fn discards_name(layer: LayerId) -> String {
     format!("{DISCARDS_PREFIX}{layer}")
 }
 
+/// Whether a file of a volume belongs to a layer, by the file's name. Those are large, and guests'
+/// requests go to them.
+pub fn is_layer_file(name: &str) -> bool {
+    layer_of_name(name).is_some()
+}
+
 /// The layer that a file belongs to, by the file's name.
 pub(super) fn layer_of_name(name: &str) -> Option<LayerId> {
     let parts = [LAYER_PREFIX, LOG_PREFIX, FORMER_TAGS_PREFIX, TAGS_PREFIX, DISCARDS_PREFIX];

@@ -7,7 +7,7 @@ use strongroom_keys::KeyError;
 use strongroom_types::{KekId, LayerId, SnapshotName, VolumeId, VolumeSize};
 use thiserror::Error;
 
-use super::filesystem::SUPPORTED;
+use super::filesystem::{FileSystemKind, SUPPORTED};
 use super::log::LogError;
 
 /// Errors of the datastore. Each names the object, and the next step where it is not obvious.
@@ -92,6 +92,14 @@ pub enum DatastoreError {
         kind: String,
         /// Why not.
         reason: &'static str,
+    },
+    /// A thick volume on a datastore that cannot reserve space.
+    #[error("{path} cannot be a thick volume: {kind} reserves no space for it; make it thin")]
+    ThinOnly {
+        /// The volume.
+        path: PathBuf,
+        /// The datastore.
+        kind: FileSystemKind,
     },
     /// A descriptor that is damaged, or is not a descriptor at all.
     #[error("the descriptor of {path} is damaged: {reason}; restore it from a backup")]
@@ -595,6 +603,7 @@ impl DatastoreError {
             Self::Full { .. } => "full",
             Self::FileTooLarge { .. } => "file_too_large",
             Self::FileSystem { .. } => "file_system",
+            Self::ThinOnly { .. } => "thin_only",
             Self::Damaged { .. } => "damaged",
             Self::NotAuthentic { .. } => "not_authentic",
             Self::NewerFormat { .. } => "newer_format",

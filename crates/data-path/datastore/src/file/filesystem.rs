@@ -29,6 +29,8 @@ pub enum FileSystemKind {
     Btrfs,
     /// tmpfs; its content does not survive a reboot.
     Tmpfs,
+    /// A Ceph cluster.
+    Ceph,
 }
 
 impl fmt::Display for FileSystemKind {
@@ -38,6 +40,7 @@ impl fmt::Display for FileSystemKind {
             Self::Xfs => "XFS",
             Self::Btrfs => "btrfs",
             Self::Tmpfs => "tmpfs",
+            Self::Ceph => "Ceph",
         })
     }
 }
@@ -52,6 +55,11 @@ pub struct FileSystem {
     /// step, after the data. `docs/decisions/0008` says how that was tested. `None` if the file
     /// system gives no such guarantee.
     pub fill_bytes_min: Option<u64>,
+    /// Whether an aligned block is always written whole, even in place. Layers then need no
+    /// first-write log.
+    pub writes_whole_blocks: bool,
+    /// Whether space can be reserved for a file. Thick volumes need that.
+    pub reserves_space: bool,
     /// Whether no two syncs of one file may be under way at once: the file system would acknowledge
     /// some of them early.
     pub syncs_in_turn: bool,
@@ -92,6 +100,8 @@ pub(super) fn recognise(file: impl AsFd, path: &Path) -> Result<FileSystem, Data
     Ok(FileSystem {
         kind,
         fill_bytes_min: fills_whole.then_some(FILL_BYTES_MIN),
+        writes_whole_blocks: false,
+        reserves_space: true,
         // Linux 6.18; `docs/decisions/0008` has the figures. ext4 and XFS never did so.
         syncs_in_turn: kind == FileSystemKind::Btrfs,
         total_bytes: space.f_blocks.saturating_mul(space.f_frsize),

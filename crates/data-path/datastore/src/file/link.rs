@@ -87,7 +87,8 @@ pub fn link_snapshot_on(
     let put_on = Placement { on: content.top, snapshots: Vec::new() };
     let (lock_wait, least_generation) = (origin.options.lock_wait, 0);
     let options = AddLayerOptions { protection, log_bytes, lock_wait, least_generation };
-    let (clone, _) = with_a_layer(path, &content, put_on, OldTop::Closed, &options)?;
+    let file_system = head.directory.file_system()?;
+    let (clone, _) = with_a_layer(path, &content, put_on, OldTop::Closed, &file_system, &options)?;
     let encoded = clone.encode(path, &protection.keks())?;
 
     let building = Building::start(storage, path, clone.volume)?;

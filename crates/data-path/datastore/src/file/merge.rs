@@ -26,7 +26,7 @@ use strongroom_types::LayerId;
 use super::add_layer::{
     make_durable, refuse_an_open_log, refuse_unclosed, refuse_unsettled_tags, remove_layers,
 };
-use super::descriptor::{Descriptor, LogRecord, Merging, Provisioning};
+use super::descriptor::{Descriptor, LogRecord, Merging};
 use super::directory::log_name;
 use super::disk::{LayerBlocks, LockedLayer, OpenLayer};
 use super::error::DatastoreError;
@@ -344,13 +344,9 @@ impl VolumeHead {
         }
         if merged.top == from {
             merged.top = into;
-            let log = match merged.provisioning {
-                Provisioning::Thin => {
-                    let default = LogRecord { bytes: log::bytes_for(None, merged.size_bytes) };
-                    Some(upper.log.unwrap_or(default))
-                }
-                Provisioning::Thick => None,
-            };
+            let file_system = self.directory.file_system()?;
+            let asked = upper.log.map(|log| log.bytes);
+            let log = log::record_for(&file_system, merged.provisioning, asked, merged.size_bytes);
             merged.layers.iter_mut().filter(|layer| layer.id == into).for_each(|layer| layer.log = log);
         }
         // What was wanted is all that can be merged, so the next two layers are marked at once.

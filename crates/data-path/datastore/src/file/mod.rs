@@ -75,7 +75,7 @@ pub use descriptor::{
     CHAIN_LAYERS_MAX, Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, Integrity, KekRecord,
     LayerRecord, LogRecord, Merging, Provisioning, SNAPSHOTS_MAX, SnapshotRecord,
 };
-pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_log, describe_on};
+pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_log, describe_on, is_layer_file};
 pub use disk::{FileDisk, LayerBlocks, LayerFacts, LogFacts, OpenLayer};
 pub use error::DatastoreError;
 pub use filesystem::{FileSystem, FileSystemKind};

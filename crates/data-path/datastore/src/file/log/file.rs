@@ -13,9 +13,10 @@ use super::Log;
 use super::format::{
     BLOCK, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP, LogId, SEGMENTS, SEGMENTS_START, Superblock,
 };
-use crate::file::descriptor::{Descriptor, LayerRecord, LogRecord};
+use crate::file::descriptor::{Descriptor, LayerRecord, LogRecord, Provisioning};
 use crate::file::directory::{VolumeDirectory, log_name, system};
 use crate::file::error::DatastoreError;
+use crate::file::filesystem::FileSystem;
 use crate::file::storage::StoredFile;
 
 /// The ratio of a volume's size to its log's, so that a small volume is not mostly log,
@@ -45,9 +46,24 @@ pub enum LogError {
     Memory,
 }
 
-/// Bytes of a new volume's log: the nearest valid size to `asked`, or the default for a volume of
-/// this size.
-pub(in crate::file) fn bytes_for(asked: Option<u64>, size: VolumeSize) -> u64 {
+/// The log of a new top layer, of the nearest valid size to `asked`, or the default for a volume of
+/// this size. A thick volume needs none, and none has it where blocks are never torn.
+pub(in crate::file) fn record_for(
+    file_system: &FileSystem,
+    provisioning: Provisioning,
+    asked: Option<u64>,
+    size: VolumeSize,
+) -> Option<LogRecord> {
+    match provisioning {
+        Provisioning::Thin if !file_system.writes_whole_blocks => {
+            Some(LogRecord { bytes: bytes_for(asked, size) })
+        }
+        Provisioning::Thin | Provisioning::Thick => None,
+    }
+}
+
+/// Bytes of a new volume's log.
+fn bytes_for(asked: Option<u64>, size: VolumeSize) -> u64 {
     let bytes =
         asked.unwrap_or_else(|| (size.bytes() / VOLUME_SHARE).clamp(DEFAULT_BYTES_MIN, DEFAULT_BYTES_MAX));
     bytes.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / LOG_BYTES_STEP * LOG_BYTES_STEP

@@ -61,7 +61,7 @@ use super::disk::LogFacts;
 use super::storage::StoredFile;
 use super::syncs::Unsynced;
 
-pub(super) use file::{FileState, bytes_for, check_identity, create, damaged, describe, is_closed_empty};
+pub(super) use file::{FileState, check_identity, create, damaged, describe, is_closed_empty, record_for};
 pub use file::{LogError, LogUse};
 pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::file::add_layer::{make_durable, refuse_unsettled_tags};
 use crate::file::create::new_dek;
-use crate::file::descriptor::{Descriptor, LayerRecord, LogRecord, Provisioning};
+use crate::file::descriptor::{Descriptor, LayerRecord};
 use crate::file::directory::VolumeDirectory;
 use crate::file::disk::{LayerBlocks, LockedLayer};
 use crate::file::error::DatastoreError;
@@ -99,12 +99,12 @@ impl Rewriter<'_> {
             }
             _ => (Vec::new(), None),
         };
-        let log = match descriptor.provisioning {
-            Provisioning::Thin if old.id == descriptor.top => {
-                let default = LogRecord { bytes: log::bytes_for(None, descriptor.size_bytes) };
-                Some(old.log.unwrap_or(default))
+        let log = match old.id == descriptor.top {
+            true => {
+                let (file_system, asked) = (directory.file_system()?, old.log.map(|log| log.bytes));
+                log::record_for(&file_system, descriptor.provisioning, asked, descriptor.size_bytes)
             }
-            _ => None,
+            false => None,
         };
         Ok(LayerRecord { id, epochs, log, integrity, volume: None, ..old.clone() })
     }

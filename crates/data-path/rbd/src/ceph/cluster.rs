@@ -1,0 +1,151 @@
+//! The connection to a cluster.
+
+use std::ffi::{CStr, c_char};
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::library::{ClusterStat, Functions, Handle, functions};
+use super::object::Pool;
+use super::{CephError, c_string, checked};
+
+/// How to reach a cluster, and as whom.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// The cluster's configuration file.
+    pub conf: PathBuf,
+    /// The cephx user, such as `client.host1`.
+    pub user: String,
+}
+
+/// The space of a cluster, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Of all devices.
+    pub total_bytes: u64,
+    /// Not used. An object takes several times its length of it, by its pool's redundancy.
+    pub available_bytes: u64,
+}
+
+/// A connected client of a cluster. Clones share the connection, which is one *instance* to the
+/// cluster: it is fenced as a whole.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(super) connection: Arc<Connection>,
+}
+
+pub(super) struct Connection {
+    pub(super) functions: &'static Functions,
+    pub(super) handle: Handle,
+}
+
+// SAFETY: a librados cluster handle may be used by several threads at once.
+unsafe impl Send for Connection {}
+// SAFETY: as above.
+unsafe impl Sync for Connection {}
+
+/// The parameters that our correctness rests on, set after those of the configuration file.
+const SETTINGS: [(&str, &str); 3] = [
+    // A write that is acknowledged is on the cluster.
+    ("rbd_cache", "false"),
+    // Who takes an image's lock has our own lock, and has fenced its former holder for ten years.
+    // librbd would fence it again, for an hour, which would be what counts from then on; and with
+    // `rbd_blocklist_expire_seconds` its request is refused (16.2.15).
+    ("rbd_blocklist_on_break_lock", "false"),
+    // Submitting never waits for requests under way; queues have depths of their own.
+    ("objecter_inflight_ops", "65536"),
+];
+
+impl Cluster {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If the libraries are missing, the configuration cannot be read, or no monitor admits the
+    /// user within the cluster's `client_mount_timeout`.
+    pub fn connect(options: &ClusterOptions) -> Result<Self, CephError> {
+        let functions = functions()?;
+        let conf = options.conf.display().to_string();
+        let invalid = CephError::call("name the cluster");
+        let (cluster, user, path) = match (c_string("ceph"), c_string(&options.user), c_string(&conf)) {
+            (Ok(cluster), Ok(user), Ok(path)) => (cluster, user, path),
+            _ => return Err(invalid(Errno::INVAL)),
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: all pointers live through the call, which fills `handle`.
+        let created = unsafe { (functions.rados_create2)(&mut handle, cluster.as_ptr(), user.as_ptr(), 0) };
+        checked(created).map_err(CephError::call(format!("begin as the Ceph user {}", options.user)))?;
+        // From here on the handle is shut down when it is dropped, connected or not.
+        let connection = Connection { functions, handle };
+        // SAFETY: as above.
+        let read = unsafe { (functions.rados_conf_read_file)(handle, path.as_ptr()) };
+        checked(read).map_err(CephError::call(format!("read {conf}")))?;
+        for (name, value) in SETTINGS {
+            let failed = CephError::call(format!("set {name}"));
+            let (name, value) = match (c_string(name), c_string(value)) {
+                (Ok(name), Ok(value)) => (name, value),
+                _ => return Err(failed(Errno::INVAL)),
+            };
+            // SAFETY: as above.
+            checked(unsafe { (functions.rados_conf_set)(handle, name.as_ptr(), value.as_ptr()) })
+                .map_err(failed)?;
+        }
+        // SAFETY: the handle is valid and not connected yet.
+        let connected = unsafe { (functions.rados_connect)(handle) };
+        checked(connected)
+            .map_err(CephError::call(format!("connect to the cluster of {conf} as {}", options.user)))?;
+        Ok(Self { connection: Arc::new(connection) })
+    }
+
+    /// A namespace of a pool; the namespace `""` is the pool's default one.
+    ///
+    /// # Errors
+    /// If there is no such pool.
+    pub fn pool(&self, name: &str, namespace: &str) -> Result<Pool, CephError> {
+        Pool::open(self, name, namespace).map_err(CephError::call(format!("open the pool {name}")))
+    }
+
+    /// The space of the cluster.
+    pub fn space(&self) -> Result<Space, Errno> {
+        let mut stat = ClusterStat::default();
+        let Connection { functions, handle } = &*self.connection;
+        // SAFETY: `stat` has the layout of the C structure, which the call fills.
+        checked(unsafe { (functions.rados_cluster_stat)(*handle, &mut stat) })?;
+        Ok(Space { total_bytes: stat.kb << 10, available_bytes: stat.kb_avail << 10 })
+    }
+
+    /// The address of this instance, by which others fence it.
+    pub fn own_address(&self) -> Result<String, Errno> {
+        let Connection { functions, handle } = &*self.connection;
+        let mut addresses: *mut c_char = ptr::null_mut();
+        // SAFETY: the call sets `addresses` to a string that is ours to release.
+        checked(unsafe { (functions.rados_getaddrs)(*handle, &mut addresses) })?;
+        if addresses.is_null() {
+            return Err(Errno::IO);
+        }
+        // SAFETY: the string ends with a zero byte, and is released once, after it was copied.
+        let text = unsafe { CStr::from_ptr(addresses) }.to_string_lossy().into_owned();
+        // SAFETY: as above.
+        unsafe { (functions.rados_buffer_free)(addresses) };
+        Ok(text)
+    }
+
+    /// Fences the instance at this address: once this returns, and the caller's own writes go by the
+    /// map that it has then, no write of that instance can land after them.
+    pub fn fence(&self, address: &str, seconds: u32) -> Result<(), Errno> {
+        let Connection { functions, handle } = &*self.connection;
+        let address = c_string(address)?;
+        // SAFETY: the library does not change the string, whatever its type says.
+        checked(unsafe { (functions.rados_blocklist_add)(*handle, address.as_ptr().cast_mut(), seconds) })?;
+        // SAFETY: the handle is valid.
+        checked(unsafe { (functions.rados_wait_for_latest_osdmap)(*handle) }).map(drop)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // SAFETY: this is the last use of the handle: pools and images keep the connection.
+        unsafe { (self.functions.rados_shutdown)(self.handle) };
+    }
+}

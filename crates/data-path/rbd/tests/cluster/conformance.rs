@@ -1,0 +1,41 @@
+//! The suite that every disk must pass.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use strongroom_datastore::file::*;
+use strongroom_io::Sealed;
+use strongroom_io::conformance::Conformance;
+use strongroom_types::{KeyEpoch, VolumeSize};
+
+use crate::support::{Loop, Pools, connect};
+
+fn passes(pools: Pools) {
+    let storage = connect(pools);
+    let count = AtomicU64::new(0);
+    let suite = Conformance::<Sealed>::new(move || {
+        let path = PathBuf::from(format!("vm{}", count.fetch_add(1, Ordering::Relaxed)));
+        let size = VolumeSize::new((5 << 20) + 512).unwrap();
+        let (protection, provisioning) = (Protection::Unencrypted, Provisioning::Thin);
+        let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity: None };
+        create_on(&storage, &path, &options).unwrap();
+        let (access, lock_wait, least_generation) = (Access::ReadWrite, Duration::ZERO, 0);
+        open_on(&storage, &path, &OpenOptions { protection, access, lock_wait, least_generation })
+            .unwrap()
+            .disk
+    });
+    if let Err(failure) = suite.epoch(KeyEpoch::CLEAR).event_loops(Loop::new).run() {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn it_is_a_disk_on_a_replicated_pool() {
+    passes(Pools::Replicated);
+}
+
+#[test]
+fn it_is_a_disk_on_an_erasure_coded_pool() {
+    passes(Pools::ErasureCoded);
+}

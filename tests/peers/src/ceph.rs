@@ -1,0 +1,76 @@
+//! A Ceph cluster of this machine.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use tempfile::TempDir;
+
+/// A cluster that runs: a monitor, a manager and devices in sparse files. It ends on drop, or when
+/// the test's process does.
+pub struct CephCluster {
+    /// The configuration of `client.admin`.
+    pub conf: PathBuf,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    _directory: TempDir,
+}
+
+impl CephCluster {
+    /// Starts a cluster of `osds` devices, with the pools of `scripts/ceph-cluster`.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start(osds: usize) -> Self {
+        let directory = tempfile::Builder::new().prefix("strongroom-ceph-").tempdir().expect("a directory");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ceph-cluster");
+        let mut child = Command::new(script)
+            .arg(directory.path())
+            .args(["--osds", &osds.to_string(), "--port", &free_port().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("scripts/ceph-cluster starts");
+        let stdin = child.stdin.take();
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let conf = PathBuf::from(read_line(&mut stdout));
+        Self { conf, child, stdin, stdout, _directory: directory }
+    }
+
+    /// Kills one of the daemons, such as `osd.0` or `mon`.
+    pub fn kill(&mut self, daemon: &str) {
+        self.command("kill", daemon);
+    }
+
+    /// Starts a daemon that was killed.
+    pub fn start_again(&mut self, daemon: &str) {
+        self.command("start", daemon);
+    }
+
+    fn command(&mut self, verb: &str, daemon: &str) {
+        let stdin = self.stdin.as_mut().expect("it is open until the end");
+        writeln!(stdin, "{verb} {daemon}").expect("the cluster takes commands");
+        assert_eq!(read_line(&mut self.stdout), "done");
+    }
+}
+
+impl Drop for CephCluster {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn read_line(from: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    let read = from.read_line(&mut line).expect("it says something");
+    assert!(read > 0, "the cluster has ended; its message is above");
+    line.trim_end().to_owned()
+}
+
+/// A port that nobody listens on now.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    listener.local_addr().expect("it is bound").port()
+}
