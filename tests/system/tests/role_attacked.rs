@@ -15,6 +15,8 @@ const ROLE: &str = "no-cryptography-administrator";
 /// two halves.
 const MARKER: &str = "strongroom-guest-marker-71b4";
 const DISK_BYTES_MAX: u64 = 16 << 20;
+/// One answer of so many, or more, is 2xx: of what the tool generates a tenth is.
+const ACCEPTED_ONE_IN: usize = 50;
 /// How long one run of the tool takes. What it has made is deleted after it.
 const RUN: Duration = Duration::from_secs(60);
 
@@ -81,7 +83,9 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
         let Answers { count, accepted } = Answers::of(&scratch);
         println!("run {runs}: {count} answers, {accepted} of them 2xx; {searched} files were searched");
         let said = String::from_utf8_lossy(&ran.stdout);
-        assert!(accepted > 20, "{count} answers, {accepted} of them 2xx: {said}");
+        // A machine that is busy has few answers; a caller who has lost its token has none that are 2xx.
+        let enough = accepted * ACCEPTED_ONE_IN > count;
+        assert!(enough, "{count} answers, {accepted} of them 2xx: {said}");
         tidy(&serving, &scratch);
     }
 

@@ -31,11 +31,13 @@ fn passes(pools: Pools) {
 }
 
 #[test]
+#[ignore = "long: make test-ceph"]
 fn it_is_a_disk_on_a_replicated_pool() {
     passes(Pools::Replicated);
 }
 
 #[test]
+#[ignore = "long: make test-ceph"]
 fn it_is_a_disk_on_an_erasure_coded_pool() {
     passes(Pools::ErasureCoded);
 }

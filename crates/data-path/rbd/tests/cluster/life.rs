@@ -18,6 +18,7 @@ fn kek() -> Kek {
 }
 
 #[test]
+#[ignore = "long: make test-ceph"]
 fn a_volume_lives_and_is_gone() {
     let (storage, kek) = (connect(Pools::Replicated), kek());
     let protection = Protection::Encrypted(&kek);

@@ -13,6 +13,7 @@ use crate::support::{Pools, connect, datastore};
 const NEW: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL);
 
 #[test]
+#[ignore = "long: make test-ceph"]
 fn one_of_many_makes_a_name() {
     let options = datastore(Pools::Replicated);
     RbdStorage::connect(&options).unwrap();
@@ -28,6 +29,7 @@ fn one_of_many_makes_a_name() {
 }
 
 #[test]
+#[ignore = "long: make test-ceph"]
 fn a_name_leads_to_what_was_renamed_over_it() {
     let storage = connect(Pools::Replicated);
     let directory = storage.open_directory(Path::new("/")).unwrap();
@@ -47,6 +49,7 @@ fn a_name_leads_to_what_was_renamed_over_it() {
 }
 
 #[test]
+#[ignore = "long: make test-ceph"]
 fn directories_move_and_end() {
     let storage = connect(Pools::Replicated);
     for path in ["vm1", "vm1/disk0", "vm2"] {
@@ -61,6 +64,7 @@ fn directories_move_and_end() {
 }
 
 #[test]
+#[ignore = "long: make test-ceph"]
 fn a_file_of_blocks_stays_until_its_last_name_and_its_last_use() {
     let storage = connect(Pools::Replicated);
     let name = "layer-00000000-0000-4000-8000-000000000001";
