@@ -36,6 +36,7 @@ fn open_shares(serving: &Serving<'_>, backup: &str) -> &'static str {
 }
 
 #[test]
+#[ignore = "long: make test-guests"]
 fn a_lost_inventory_comes_back_beside_a_guest_that_runs_on() {
     let scratch = Scratch::new();
     make_custodians(&scratch);
@@ -146,6 +147,7 @@ fn a_lost_inventory_comes_back_beside_a_guest_that_runs_on() {
 }
 
 #[test]
+#[ignore = "long: make test-guests"]
 fn a_lost_machine_comes_back_on_another_one_with_its_keys_and_its_inventory() {
     let scratch = Scratch::new();
     make_custodians(&scratch);
