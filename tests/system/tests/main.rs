@@ -26,6 +26,7 @@ mod first_hour;
 mod first_mistakes;
 mod full_datastore;
 mod full_datastore_guest;
+mod generated_client;
 mod guest_streams;
 mod harness_notices_damage;
 mod hot_plug;
