@@ -67,6 +67,7 @@ mod rekeys_volumes;
 mod remote_hosts;
 mod removed_while_served;
 mod role_attacked;
+mod roles_fuzzed;
 mod secrets;
 mod serves_real_clients;
 mod snapshot_figures;
