@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph attacks attack-role mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph attacks attack-role fuzz-roles mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -62,6 +62,8 @@ guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_duri
   whoever_is_killed_a_suspended_vm_loses_nothing_unsaid a_disk_is_encrypted_and_decrypted_whoever_is_killed \
   snapshots_of_several_vms_are_of_one_instant_whoever_is_killed three_machines_run_each_vm_once_whatever_is_killed_or_cut_off \
   an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_keeps \
+  no_caller_gets_a_5xx_or_gains_a_right_whatever_it_sends \
+  a_client_that_is_generated_from_the_document_makes_and_runs_a_vm \
   a_vm_on_another_machine_is_reached_as_one_on_this_one \
   a_vm_boots_from_the_device_that_is_first_in_its_order \
   a_network_card_comes_goes_and_has_a_cable_while_its_vm_runs a_guest_gets_processors_and_memory_that_its_disks_reach \
@@ -102,6 +104,11 @@ test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that eve
 attack-role: ## an administrator without cryptography calls everything that the API has, about a VM with a secret; an hour. ATTACK_SECONDS=
 	scripts/install-packages test
 	STRONGROOM_ATTACK_SECONDS=$(or $(ATTACK_SECONDS),3600) cargo test -p strongroom-system-tests --test system -- --ignored --nocapture role_attacked::
+
+fuzz-roles: ## every role and every privilege for itself sends generated requests to all operations; an hour. FUZZ_SECONDS=, FUZZ_SEED=
+	scripts/install-packages test
+	STRONGROOM_FUZZ_ROLES_SECONDS=$(or $(FUZZ_SECONDS),3600) STRONGROOM_FUZZ_SEED=$(or $(FUZZ_SEED),1) \
+	  cargo test -p strongroom-system-tests --test system -- --ignored --nocapture roles_fuzzed::
 
 mutants: ## mistakes on purpose, each with the test that has to notice it, and cargo-mutants on the rooms of custody and durability; hours
 	scripts/mutants mistakes

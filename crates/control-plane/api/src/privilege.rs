@@ -23,9 +23,11 @@ pub enum Privilege {
     Backup,
     /// Make VMs and volumes.
     Create,
-    /// Change VMs and volumes, move them to other hosts; for the site, set hosts in maintenance and
-    /// evacuate them.
+    /// Change VMs and volumes; for the site, set hosts in maintenance.
     Configure,
+    /// Move VMs and volumes to other hosts; for the site, with `configure` and `power`, evacuate
+    /// hosts.
+    Migrate,
     /// Decide what a guest runs: its kernel, boot order, CD-ROM, network cards, screen, what its
     /// disks are filled with, a revert, a request to its agent.
     GuestControl,
@@ -71,7 +73,7 @@ pub enum Privilege {
 
 impl Privilege {
     /// Every privilege.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::View,
         Self::Power,
         Self::Console,
@@ -79,6 +81,7 @@ impl Privilege {
         Self::Backup,
         Self::Create,
         Self::Configure,
+        Self::Migrate,
         Self::GuestControl,
         Self::Snapshot,
         Self::Delete,
@@ -111,6 +114,7 @@ impl Privilege {
             Self::Backup => "backup",
             Self::Create => "create",
             Self::Configure => "configure",
+            Self::Migrate => "migrate",
             Self::GuestControl => "guest_control",
             Self::Snapshot => "snapshot",
             Self::Delete => "delete",
@@ -143,8 +147,9 @@ impl Privilege {
             Self::Export => "read dumps, and copies of disks in plain text",
             Self::Backup => "read maps of volumes, and have volumes checked: neither shows content",
             Self::Create => "make VMs and volumes",
-            Self::Configure => {
-                "change VMs and volumes, move them to other hosts; for the site, set hosts in maintenance"
+            Self::Configure => "change VMs and volumes; for the site, set hosts in maintenance",
+            Self::Migrate => {
+                "move VMs and volumes to other hosts; for the site, with configure and power, evacuate hosts"
             }
             Self::GuestControl => {
                 "decide what a guest runs: kernel, boot order, CD-ROM, network cards, screen, content of disks"
@@ -197,6 +202,7 @@ impl Privilege {
             | Self::Backup
             | Self::Create
             | Self::Configure
+            | Self::Migrate
             | Self::GuestControl
             | Self::Snapshot
             | Self::Delete

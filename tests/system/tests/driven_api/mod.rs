@@ -76,6 +76,11 @@ impl<'test> Driven<'test> {
         self
     }
 
+    /// The document, for requests that a test generates itself.
+    pub fn document(&self) -> &Value {
+        &self.document
+    }
+
     /// The tool with the caller's token. It keeps what it finds in its working directory.
     pub fn command(&self, token: &str) -> Command {
         fs::write(self.scratch.path("driven.json"), self.document.to_string()).unwrap();

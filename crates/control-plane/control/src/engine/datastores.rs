@@ -237,7 +237,7 @@ fn with_host(index: &Index, seat: &HostSeat, draft: Draft) -> Result<Draft, Prob
 fn may_have(datastore: &DatastoreRecord, seat: &HostSeat) -> Result<(), Problem> {
     if datastore.on(seat.id).is_some() {
         let message = format!("host {} reaches datastore {} already", seat.name, datastore.name);
-        return Err(Problem::new(ErrorCode::NameTaken, message));
+        return Err(Problem::new(ErrorCode::NameTaken, message).next("there is nothing to do"));
     }
     if datastore.mounts().count() >= HOSTS_MAX {
         return Err(problems::invalid(format!("a datastore has at most {HOSTS_MAX} hosts")));

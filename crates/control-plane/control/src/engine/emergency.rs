@@ -118,7 +118,8 @@ impl Control {
             not_in_emergency(index, caller)?;
             let known = find_emergency(index, named)?;
             let Some(used) = known.unacknowledged() else {
-                return Err(problems::conflict(format!("no use of emergency credential {named} is open")));
+                let problem = problems::conflict(format!("no use of emergency credential {named} is open"));
+                return Err(problem.next("there is nothing to acknowledge"));
             };
             let used = EmergencyUse { acknowledged_by: Some(caller.name.clone()), ..used.clone() };
             let changed = EmergencyRecord { last_use: Some(used), ..EmergencyRecord::clone(&known.record) };

@@ -45,7 +45,7 @@ impl<'wish> Grantee<'wish> {
             (Some(user), None) => Ok(Self::User(user)),
             (None, Some(group)) => Ok(Self::Group(group)),
             (None, None) | (Some(_), Some(_)) => {
-                Err(problems::invalid("a role is given to a user or to a group: name one of the two"))
+                Err(problems::invalid("a role is given to a user or to a group").next("name one of the two"))
             }
         }
     }

@@ -134,7 +134,8 @@ impl Control {
         };
         let Choice { seat: next, reason } = self.choose(index, &needs, among)?;
         if next.id == former.id {
-            return Err(problems::conflict(format!("{called} is on host {} already", former.name)));
+            let problem = problems::conflict(format!("{called} is on host {} already", former.name));
+            return Err(problem.next("name another host"));
         }
         speaks_of_moves(next)?;
         // A departure has a generation of its own, after starts that only the former host knows of,

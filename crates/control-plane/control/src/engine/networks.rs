@@ -123,7 +123,7 @@ impl Control {
                 .ok_or_else(|| problems::not_found(ObjectKind::Host, host))?;
             if network.on(host.id).is_none() {
                 let message = format!("host {} does not have network {}", host.name, network.name);
-                return Err(problems::conflict(message));
+                return Err(problems::conflict(message).next("there is nothing to do"));
             }
             let is_here = |vm: &&Row<VmRecord>| {
                 is_on(vm, network.id) && (vm.host == host.id || is_bound_for(index, vm, host.id))

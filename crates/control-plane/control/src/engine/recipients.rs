@@ -83,7 +83,9 @@ impl Control {
     /// [`Problem`], as for all methods here.
     pub fn create_recipient(&self, caller: &Caller, wish: &CreateRecipient) -> Result<NewRecipient, Problem> {
         let courier = self.courier()?;
-        courier.check(&wish.to).map_err(|Undelivered(reason)| problems::invalid(reason))?;
+        courier.check(&wish.to).map_err(|Undelivered(reason)| {
+            problems::invalid(reason).next("see to that, or name another destination")
+        })?;
         let message =
             format!("recipient {} was made: alarms go to {} from now on", wish.name, wish.to.shown());
         let id = Uuid::new_v4();

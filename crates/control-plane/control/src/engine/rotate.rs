@@ -280,7 +280,8 @@ pub(super) fn rotation(
     renews_data_keys: bool,
 ) -> Result<Work, Problem> {
     let Some(present) = vm.hardware.keys().into_iter().next() else {
-        return Err(problems::conflict(format!("VM {} is not encrypted, so it has no key", vm.name)));
+        let problem = problems::conflict(format!("VM {} is not encrypted, so it has no key", vm.name));
+        return Err(problem.next("encrypt its disks: it gets a key then"));
     };
     match power {
         PowerState::Starting | PowerState::Stopping => {

@@ -87,7 +87,9 @@ impl Control {
             match disk_of(vm, disk)?.sealing {
                 DiskSealing::Clear | DiskSealing::HalfClear { .. } => {}
                 DiskSealing::Under { .. } | DiskSealing::Awaited => {
-                    return Err(problems::conflict(format!("{disk} of VM {} is encrypted already", vm.name)));
+                    let problem =
+                        problems::conflict(format!("{disk} of VM {} is encrypted already", vm.name));
+                    return Err(problem.next("there is nothing to do"));
                 }
             }
             let found = self.may_change_seal(index, vm, power, disk)?;

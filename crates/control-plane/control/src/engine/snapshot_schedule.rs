@@ -150,7 +150,8 @@ pub(super) fn check_snapshot_rules(rules: &[SnapshotRule]) -> Result<(), Problem
             return Err(problems::invalid(message).next("leave the rule out to make none"));
         }
         if rules[..number].iter().any(|other| other.every_s == every_s) {
-            return Err(problems::invalid(format!("there are two {} rules", rule.name())));
+            let problem = problems::invalid(format!("there are two {} rules", rule.name()));
+            return Err(problem.next("leave one of them out"));
         }
     }
     let kept = rules.iter().fold(0_u64, |all, rule| all + u64::from(rule.keep));

@@ -33,6 +33,7 @@ pub struct UserRecord {
 
 /// A role of the site's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredRole", into = "StoredRole")]
 pub struct RoleRecord {
     /// Its id.
     pub id: Uuid,
@@ -40,6 +41,48 @@ pub struct RoleRecord {
     pub name: Name,
     /// Its privileges.
     pub privileges: PrivilegeSet,
+}
+
+/// A role as it is stored. Its privileges mean what they meant in the version that made it: a role
+/// does not change.
+#[derive(Serialize, Deserialize)]
+struct StoredRole {
+    id: Uuid,
+    name: Name,
+    privileges: PrivilegeSet,
+    #[serde(default)]
+    moves: Moves,
+}
+
+/// The privilege that moves of VMs to other hosts took when a role was made.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Moves {
+    /// `configure`: versions before the privilege `migrate` did not store this field.
+    #[default]
+    Configure,
+    /// `migrate`.
+    Migrate,
+}
+
+impl From<StoredRole> for RoleRecord {
+    fn from(stored: StoredRole) -> Self {
+        let StoredRole { id, name, mut privileges, moves } = stored;
+        match moves {
+            Moves::Configure if privileges.has(Privilege::Configure) => {
+                privileges.add(&PrivilegeSet::from_iter([Privilege::Migrate]));
+            }
+            Moves::Configure | Moves::Migrate => {}
+        }
+        Self { id, name, privileges }
+    }
+}
+
+impl From<RoleRecord> for StoredRole {
+    fn from(role: RoleRecord) -> Self {
+        let RoleRecord { id, name, privileges } = role;
+        Self { id, name, privileges, moves: Moves::Migrate }
+    }
 }
 
 /// A folder of VMs and volumes.
@@ -271,4 +314,30 @@ pub struct AccessAnchorRecord(pub AccessLogHead);
 /// The text of an address in records.
 pub fn address_text(from: IpAddr) -> String {
     from.to_canonical().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a stored role, and reads it once more as this version stores it.
+    fn read(privileges: &str, moves: &str) -> PrivilegeSet {
+        let text = format!(
+            r#"{{"id":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","name":"movers","privileges":{privileges}{moves}}}"#
+        );
+        let read: RoleRecord = serde_json::from_str(&text).unwrap();
+        let again: RoleRecord = serde_json::from_value(serde_json::to_value(&read).unwrap()).unwrap();
+        assert_eq!(again, read);
+        read.privileges
+    }
+
+    #[test]
+    fn a_role_of_the_former_release_that_could_move_vms_still_can() {
+        assert!(read(r#"["view","configure"]"#, "").has(Privilege::Migrate));
+        assert!(!read(r#"["view","power"]"#, "").has(Privilege::Migrate));
+        // One that was made with both privileges known says what it means.
+        let apart = r#","moves":"migrate""#;
+        assert!(!read(r#"["view","configure"]"#, apart).has(Privilege::Migrate));
+        assert!(read(r#"["view","migrate"]"#, apart).has(Privilege::Migrate));
+    }
 }

@@ -29,8 +29,7 @@ use crate::problems;
 /// How much of a body that is too long is read and dropped, in bytes.
 const DROPPED_MAX_BYTES: usize = 8 * BODY_MAX_BYTES;
 
-/// A request that changes something: its caller, and its body. A missing or `null` body counts as
-/// `{}`.
+/// A request that changes something: its caller, and its body. A missing body counts as `{}`.
 pub(super) struct Wish<T> {
     pub caller: Caller,
     pub body: T,
@@ -77,9 +76,10 @@ pub(super) async fn read_open<T: DeserializeOwned>(request: Request) -> Result<T
 fn parse<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Problem> {
     if !body.is_empty() && !is_json(headers) {
         let message = "the body's Content-Type is not application/json";
-        return Err(Problem::new(ErrorCode::UnsupportedMediaType, message));
+        let problem = Problem::new(ErrorCode::UnsupportedMediaType, message);
+        return Err(problem.next("send `Content-Type: application/json`"));
     }
-    let text: &[u8] = if matches!(body.trim_ascii(), b"" | b"null") { b"{}" } else { body };
+    let text: &[u8] = if body.trim_ascii().is_empty() { b"{}" } else { body };
     // serde takes a list for a struct, field after field.
     if !text.trim_ascii_start().starts_with(b"{") {
         let problem = Problem::new(ErrorCode::Malformed, "the body is not a JSON object");
@@ -131,25 +131,37 @@ fn unnamed(error: &PathRejection) -> Problem {
     Problem::new(ErrorCode::Malformed, message).next("/openapi.json says what belongs in the path")
 }
 
-/// Reads the body. More of a body that is too long is read and dropped: a client that is answered
-/// before it has sent everything may never see the answer.
-async fn whole(mut body: Body) -> Result<Bytes, Problem> {
+/// Receives a request as a whole, before anybody looks at it: an answer that comes before everything
+/// was sent may never be seen, and ends the connection, which the client would use for its next
+/// request. Of a body that is too long, enough is kept to see that.
+pub(super) async fn received(request: Request) -> Result<Request, Problem> {
+    let (parts, mut body) = request.into_parts();
     let (mut kept, mut read_bytes) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|_| Problem::new(ErrorCode::Malformed, "the request's body ended early"))?;
+        let frame = frame.map_err(|_| ended_early())?;
         let Ok(data) = frame.into_data() else { continue };
         read_bytes += data.len();
-        if read_bytes <= BODY_MAX_BYTES {
-            kept.extend_from_slice(&data);
-        } else if read_bytes > DROPPED_MAX_BYTES {
+        let room = (BODY_MAX_BYTES + 1).saturating_sub(kept.len());
+        kept.extend(data.into_iter().take(room));
+        if read_bytes > DROPPED_MAX_BYTES {
             break;
         }
     }
-    if read_bytes > BODY_MAX_BYTES {
-        return Err(Problem::new(ErrorCode::TooLarge, format!("a body has at most {BODY_MAX_BYTES} bytes")));
+    Ok(Request::from_parts(parts, Body::from(kept)))
+}
+
+/// The body of a request that was received.
+async fn whole(body: Body) -> Result<Bytes, Problem> {
+    let body = body.collect().await.map_err(|_| ended_early())?.to_bytes();
+    if body.len() > BODY_MAX_BYTES {
+        let problem = Problem::new(ErrorCode::TooLarge, format!("a body has at most {BODY_MAX_BYTES} bytes"));
+        return Err(problem.next("send less in one request"));
     }
-    Ok(Bytes::from(kept))
+    Ok(body)
+}
+
+fn ended_early() -> Problem {
+    Problem::new(ErrorCode::Malformed, "the request's body ended early").next("send it again")
 }
 
 /// The version that a caller requires with `If-Match: "7"`.

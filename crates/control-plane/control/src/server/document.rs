@@ -43,6 +43,7 @@ fn document(api: utoipa::openapi::OpenApi) -> Value {
     // A document that cannot be serialised would have no operations, which a test would notice.
     let mut document = serde_json::to_value(api).unwrap_or(Value::Null);
     flatten(&mut document["components"]["schemas"]);
+    name_all(&mut document["components"]["schemas"]);
     document["info"] = json!({
         "title": "Strongroom",
         "version": "1",
@@ -60,6 +61,7 @@ fn document(api: utoipa::openapi::OpenApi) -> Value {
         let Some(found) = document["paths"][operation.path].get_mut(&method) else { continue };
         found[TOUCHES_EXTENSION] = json!(operation.touches.as_str());
         complete_answers(found, operation);
+        leave_out_null(found);
         add_examples(found, &examples);
         if !is_open(operation) {
             found["security"] = json!([{ "token": [] }]);
@@ -81,10 +83,12 @@ fn document(api: utoipa::openapi::OpenApi) -> Value {
     document
 }
 
+/// What the reference to a schema begins with.
+const REFERENCE: &str = "#/components/schemas/";
+
 /// Gives an object that has another one's fields among its own those fields. The library composes
 /// the two instead (`allOf`), which many generators of clients make two types of.
 fn flatten(schemas: &mut Value) {
-    const REFERENCE: &str = "#/components/schemas/";
     let known = schemas.clone();
     for schema in schemas.as_object_mut().into_iter().flat_map(Map::values_mut) {
         let Some(Value::Array(parts)) = schema.as_object_mut().and_then(|schema| schema.remove("allOf"))
@@ -104,6 +108,39 @@ fn flatten(schemas: &mut Value) {
             }
         }
     }
+}
+
+/// Gives each type a name for generators of clients, which otherwise make one up: the entries of a
+/// page are the type that the page is of, and a variant has a title.
+fn name_all(schemas: &mut Value) {
+    let known = schemas.clone();
+    for (name, schema) in schemas.as_object_mut().into_iter().flatten() {
+        let entry = name.strip_prefix("Page_").filter(|entry| known.get(entry).is_some());
+        if let (Some(entry), Some(items)) = (entry, schema.pointer_mut("/properties/items/items")) {
+            *items = json!({ "$ref": format!("{REFERENCE}{entry}") });
+        }
+        for variant in schema.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(title) = variant_title(name, variant) {
+                variant["title"] = json!(title);
+            }
+        }
+    }
+}
+
+/// The title of a variant that is an object: the type's name, and the value of the field that tells
+/// the variants apart, or the variant's field.
+fn variant_title(of: &str, variant: &Value) -> Option<String> {
+    let tag = |field: &Value| match field["enum"].as_array().map(Vec::as_slice) {
+        Some([only]) => only.as_str().map(str::to_owned),
+        _ => None,
+    };
+    let tagged = variant["properties"].as_object()?.values().find_map(tag);
+    let word = tagged.or_else(|| variant["required"][0].as_str().map(str::to_owned))?;
+    let capitalised = word.split('_').map(|part| {
+        let (first, rest) = part.split_at_checked(1).unwrap_or((part, ""));
+        format!("{}{rest}", first.to_ascii_uppercase())
+    });
+    Some(format!("{of}{}", capitalised.collect::<String>()))
 }
 
 /// Says of each answer what it is, and of each operation what it answers when it fails.
@@ -191,14 +228,21 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
     }
 }
 
+/// Says of a body that may be absent only that. The library adds that it may be `null`, of which
+/// generators of clients make a third choice beside a body and none.
+fn leave_out_null(operation: &mut Value) {
+    let Some(schema) = operation.pointer_mut("/requestBody/content/application~1json/schema") else { return };
+    let choices = schema["oneOf"].as_array().map_or([].as_slice(), Vec::as_slice);
+    if let Some(body) = choices.iter().find(|choice| choice["$ref"].is_string()).cloned() {
+        *schema = body;
+    }
+}
+
 /// Adds the examples of the types of the request body and of each answer.
 fn add_examples(operation: &mut Value, examples: &Examples) {
     let with_example = |contents: &mut Map<String, Value>| {
         for content in contents.values_mut() {
-            let schema = &content["schema"];
-            // An optional body is its type or nothing.
-            let choices = schema["oneOf"].as_array().map_or(std::slice::from_ref(schema), Vec::as_slice);
-            let named = choices.iter().find_map(|choice| choice["$ref"].as_str()).unwrap_or_default();
+            let named = content["schema"]["$ref"].as_str().unwrap_or_default();
             if let Some(example) = named.rsplit('/').next().and_then(|name| examples.of(name)) {
                 content["example"] = example;
             }

@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::problem::Refusal;
 use super::sign_in::SignIns;
-use super::{Api, document, routes};
+use super::{Api, ask, document, routes};
 use crate::client_key::ClientKey;
 use crate::engine::Control;
 use crate::passwords::PasswordHash;
@@ -96,9 +96,13 @@ fn router(api: &Api) -> Router {
     let (router, openapi) = routes::router(api).split_for_parts();
     document::keep(openapi);
     router
-        .fallback(|| async { Refusal(Problem::new(ErrorCode::NoSuchPath, "there is nothing at this path")) })
+        .fallback(|| async {
+            let problem = Problem::new(ErrorCode::NoSuchPath, "there is nothing at this path");
+            Refusal(problem.next("/openapi.json lists the paths"))
+        })
         .method_not_allowed_fallback(|| async {
-            Refusal(Problem::new(ErrorCode::MethodNotAllowed, "this path takes other methods"))
+            let problem = Problem::new(ErrorCode::MethodNotAllowed, "this path takes other methods");
+            Refusal(problem.next("/openapi.json says which"))
         })
         .layer(middleware::from_fn_with_state(api.clone(), answer))
         .with_state(api.clone())
@@ -106,9 +110,15 @@ fn router(api: &Api) -> Router {
 
 /// Applies to each answer: it is in time, is counted, and is not cached on its way.
 async fn answer(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let answered = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
-    let mut response = answered.unwrap_or_else(|_| {
-        Refusal(Problem::new(ErrorCode::Timeout, "the request took too long")).into_response()
+    let answered = tokio::time::timeout(REQUEST_TIMEOUT, async {
+        match ask::received(request).await {
+            Ok(request) => next.run(request).await,
+            Err(problem) => Refusal(problem).into_response(),
+        }
+    });
+    let mut response = answered.await.unwrap_or_else(|_| {
+        let problem = Problem::new(ErrorCode::Timeout, "the request took too long");
+        Refusal(problem.next("see whether it was carried out, and try again")).into_response()
     });
     let headers = response.headers_mut();
     headers.insert("cache-control", axum::http::HeaderValue::from_static("no-store"));

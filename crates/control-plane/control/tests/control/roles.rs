@@ -552,6 +552,37 @@ fn a_token_has_a_role_an_end_and_no_more_than_its_user() {
 }
 
 #[test]
+fn a_move_to_another_host_takes_migrate_and_an_evacuation_what_its_steps_take() {
+    let home = tempfile::tempdir().unwrap();
+    let server = with_two_vms(home.path());
+    let mut admin = server.client();
+    let mut with = |name: &str, privileges: &[&str]| {
+        let role = admin.post("/v1/roles", &json!({ "name": name, "privileges": privileges }));
+        assert_eq!(role.status, 201, "{}", role.body);
+        let token =
+            json!({ "name": name, "role": name, "scope": site(), "expires_unix_seconds": now() + 3600 });
+        let made = admin.post("/v1/tokens", &token);
+        let mut client = server.client();
+        client.token = made.json()["token"].as_str().unwrap().to_owned();
+        client
+    };
+    let mut mover = with("mover", &["view", "migrate"]);
+    let mut changer = with("changer", &["view", "configure", "power"]);
+    let mut evacuator = with("evacuator", &["view", "configure", "power", "migrate"]);
+    let refused = changer.post("/v1/vms/web1/host", &json!({ "host": "host1" }));
+    assert_eq!(refused.code(), "forbidden", "{}", refused.body);
+    assert!(refused.body.contains("migrate"), "{}", refused.body);
+    // It is there already, which is said to those only who may move it.
+    assert_eq!(mover.post("/v1/vms/web1/host", &json!({ "host": "host1" })).code(), "conflict");
+    assert_eq!(mover.ask("PATCH", "/v1/vms/web1", &[], Some(r#"{"notes":"x"}"#)).code(), "forbidden");
+    for lacking in [&mut mover, &mut changer] {
+        assert_eq!(lacking.post("/v1/hosts/host1/evacuate", &json!({})).code(), "forbidden");
+    }
+    let evacuated = evacuator.post("/v1/hosts/host1/evacuate", &json!({}));
+    assert_eq!(evacuated.status, 202, "{}", evacuated.body);
+}
+
+#[test]
 fn a_task_whose_caller_loses_its_role_begins_nothing() {
     let (site, control) = with_vms(&["web1"]);
     let machine = Caller::machine("test");
