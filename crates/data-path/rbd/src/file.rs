@@ -13,7 +13,7 @@ use strongroom_io::DataFile;
 
 use crate::ceph::{Change, Image, ImageAccess, LockKind, Pool, Step, remove_image};
 use crate::holder::Holder;
-use crate::names::{ObjectId, compared_and_set};
+use crate::names::{Entry, ObjectId, compared_and_set};
 use crate::storage::Shared;
 
 /// The attribute of a file's object that counts its names.
@@ -58,10 +58,15 @@ fn count_of(attribute: &[u8]) -> Result<u64, Errno> {
 
 /// Removes a file without names, unless another process has it open: the last one to close it
 /// removes it then.
-pub(crate) fn reap(pool: &Pool, id: &ObjectId, cookie: &str) -> Result<(), Errno> {
+pub(crate) fn reap(pool: &Pool, file: &Entry, cookie: &str) -> Result<(), Errno> {
+    let (id, removed): (_, fn(&Pool, &ObjectId) -> _) = match file {
+        Entry::Object(id) => (id, |_, _| Ok(())),
+        Entry::Image(id) => (id, |pool, id| remove_image(pool, &image_of(id))),
+        Entry::Directory(_) => return Err(Errno::ISDIR),
+    };
     let object = object_of(id);
     pool.lock(&object, LockKind::Exclusive, cookie)?;
-    match remove_image(pool, &image_of(id)) {
+    match removed(pool, id) {
         Ok(()) | Err(Errno::NOENT) => pool.change(&object, &Change(vec![Step::Remove])),
         Err(errno) => {
             let _ = pool.unlock(&object, cookie);
@@ -153,7 +158,7 @@ pub(crate) struct RbdFile {
     id: ObjectId,
     content: Content,
     access: ImageAccess,
-    /// Declared last but for nothing: it is dropped after the image is closed.
+    /// Fields are dropped in order: it is given back after the image is closed.
     lock: ObjectLock,
 }
 
@@ -219,7 +224,7 @@ impl fmt::Debug for RbdFile {
 
 impl Lockable for RbdFile {
     /// An exclusive lock is the image's lock too, which a writer keeps: librbd would hand an
-    /// automatic one over to whoever asks.
+    /// automatic one over to a client that asks.
     fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno> {
         let kind = self.lock.try_lock(operation)?;
         match (&self.content, kind, self.access) {
@@ -322,9 +327,15 @@ impl StoredFile for RbdFile {
 impl Drop for RbdFile {
     /// The last one to close a file without names removes it.
     fn drop(&mut self) {
-        if names_of(self.pool(), &self.id) == Ok(0) {
-            self.content = Content::Object;
-            let _ = reap(self.pool(), &self.id, self.lock.cookie());
+        if names_of(self.pool(), &self.id) != Ok(0) {
+            return;
         }
+        let file = match &self.content {
+            Content::Object => Entry::Object(self.id),
+            Content::Image(_) => Entry::Image(self.id),
+        };
+        // Closes the image, which an open one could not be removed for.
+        self.content = Content::Object;
+        let _ = reap(self.pool(), &file, self.lock.cookie());
     }
 }

@@ -283,7 +283,7 @@ impl RbdDirectory {
             })
         });
         if made.is_err() {
-            let _ = file::reap(pool, &id, &Holder::own().cookie());
+            let _ = file::reap(pool, &entry, &Holder::own().cookie());
         }
         made
     }
@@ -294,8 +294,8 @@ impl RbdDirectory {
         if file::count_name(self.pool(), id, -1)? > 0 {
             return Ok(());
         }
-        match file::reap(self.pool(), id, &Holder::own().cookie()) {
-            // Whoever has it open removes it.
+        match file::reap(self.pool(), entry, &Holder::own().cookie()) {
+            // The last one that has it open removes it.
             Ok(()) | Err(Errno::BUSY) => Ok(()),
             Err(errno) => Err(errno),
         }
