@@ -18,7 +18,7 @@ use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome, VmSpec};
 use strongroom_types::{IoLimits, VolumeSize};
-use strongroom_vm::{DiskKind, MemorySize};
+use strongroom_vm::{DiskKind, Growth, MemorySize};
 
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
@@ -411,6 +411,7 @@ pub(super) const fn failures_max(code: ErrorCode) -> u32 {
 fn disks_alone(spec: VmSpec) -> VmSpec {
     VmSpec {
         memory_bytes: MemorySize::MIN,
+        growth: Growth::default(),
         nics: Vec::new(),
         kernel: None,
         boot_order: Vec::new(),
@@ -441,6 +442,15 @@ mod tests {
         assert_eq!(disk.told().unwrap().volume, None);
         disk.pinned = true;
         assert_eq!(disk.told().unwrap().volume, disk.volume);
+    }
+
+    #[test]
+    fn the_disks_of_a_vm_that_grows_are_asked_about_alone() {
+        let text = r#"{"id":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","name":"web1","datastore":"/srv/ds",
+            "memory_bytes":2147483648,"growth":{"max_memory_bytes":17179869184},"disks":[]}"#;
+        let spec: super::VmSpec = serde_json::from_str(text).unwrap();
+        spec.check().unwrap();
+        super::disks_alone(spec).check().unwrap();
     }
 
     #[test]
