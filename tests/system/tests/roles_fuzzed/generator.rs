@@ -2,6 +2,7 @@
 //! single slip.
 
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -285,6 +286,8 @@ impl Generator {
             "timeout_s" => least.max(1),
             "memory_bytes" => most.min(128 << 20),
             "room_bytes" => most,
+            // A token that has ended already is refused, whatever it would permit.
+            "expires_unix_seconds" => return json!(now_unix_seconds() + 3600),
             _ => most.min(least.saturating_add(1 << 24)),
         };
         let most = most.max(least);
@@ -393,6 +396,10 @@ impl Generator {
         }
         body
     }
+}
+
+pub fn now_unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
 /// Encodes all bytes that are special in a path.

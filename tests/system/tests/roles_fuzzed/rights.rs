@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::generator::{Generated, Slip};
 use super::site::{DATASTORE, NETWORK, State, VMS};
@@ -186,7 +186,7 @@ pub const VM_FIELDS: [(&str, &[&str]); 23] = [
     ("key", &["recrypt", "encrypt", "decrypt"]),
     ("cryptoperiod", &["recrypt"]),
     ("desired", &["power", "snapshot"]),
-    ("snapshots", &["snapshot"]),
+    ("snapshots", &["snapshot", "configure"]),
     ("host", &["migrate"]),
     ("folder", &["roles"]),
     ("policy", &["manage_policies"]),
@@ -216,8 +216,8 @@ pub fn gained(caller: &Caller, before: &State, after: &State) -> Vec<String> {
     let mut gained = Vec::new();
     let may = |one_of: &[&str]| one_of.iter().any(|privilege| caller.has(privilege));
     for (kind, one_of) in SITE {
-        // What a token makes of its own has no more rights than it: see below.
-        let (was, is) = (without_own(caller, &before.site[kind]), without_own(caller, &after.site[kind]));
+        let was = others(caller, kind, &before.site[kind], &before.site[kind]);
+        let is = others(caller, kind, &after.site[kind], &before.site[kind]);
         let is_for_site = caller.scope == Scope::Site || ["datastores", "networks"].contains(&kind);
         if was != is && !(may(one_of) && is_for_site) {
             gained.push(format!("{kind}: {was} became {is}"));
@@ -258,13 +258,25 @@ pub fn gained(caller: &Caller, before: &State, after: &State) -> Vec<String> {
     gained
 }
 
-/// The same without the caller's own token, and tokens that it has made, which have its name as
-/// their user.
-fn without_own(caller: &Caller, all: &Value) -> Value {
-    let is_own = |one: &&Value| one["name"] == *caller.name || one["user"] == *caller.name;
-    match all {
-        Value::Array(all) => all.iter().filter(|one| !is_own(one)).cloned().collect(),
-        other => other.clone(),
+/// What is not the caller's own. Its own are its token, the tokens that are new since `before`, and
+/// for one with `roles` in a part of the site the grants there: what it gave is judged by itself.
+fn others(caller: &Caller, kind: &str, all: &Value, before: &Value) -> Value {
+    let gives = caller.has("roles");
+    match (kind, all) {
+        ("tokens", Value::Array(tokens)) => {
+            let was_there = |token: &&Value| array(before).any(|known| known["name"] == token["name"]);
+            let is_own = |token: &Value| token["name"] == *caller.name;
+            // A scope is shown by name, which an object may lose.
+            let shown = |token: &Value| json!([token["id"], token["role"], token["scope"]["type"]]);
+            tokens.iter().filter(was_there).filter(|token| !is_own(token)).map(shown).collect()
+        }
+        ("users", Value::Array(users)) => {
+            let grants = |user: &Value| array(&user["grants"]).map(|grant| grant["id"].clone()).collect();
+            let shown = |user: &Value| json!([user["id"], if gives { Value::Null } else { grants(user) }]);
+            users.iter().map(shown).collect()
+        }
+        ("groups", _) if gives => Value::Null,
+        (_, all) => all.clone(),
     }
 }
 

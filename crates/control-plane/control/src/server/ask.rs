@@ -131,9 +131,9 @@ fn unnamed(error: &PathRejection) -> Problem {
     Problem::new(ErrorCode::Malformed, message).next("/openapi.json says what belongs in the path")
 }
 
-/// Receives a request as a whole, before anybody looks at it: an answer that comes before everything
-/// was sent may never be seen, and ends the connection, which the client would use for its next
-/// request. Of a body that is too long, enough is kept to see that.
+/// Receives a request as a whole, before anybody looks at it: an answer that comes before all was
+/// sent may never be seen, and ends the connection, which the client would use for its next one.
+/// Of a body that is too long, enough is kept to see that.
 pub(super) async fn received(request: Request) -> Result<Request, Problem> {
     let (parts, mut body) = request.into_parts();
     let (mut kept, mut read_bytes) = (Vec::new(), 0);

@@ -153,7 +153,7 @@ pub async fn datastore_remove_host(
 
 /// Changes a host: in maintenance, no VM is placed or started there.
 #[utoipa::path(patch, path = "/v1/hosts/{host}", operation_id = "host_set", tag = "host",
-    params(("host" = String, Path, description = "Name or id.")), request_body = SetHost,
+    params(("host" = String, Path, description = "Name or id.")), request_body = Option<SetHost>,
     responses((status = 200, body = Host), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn host_set(
     State(api): State<Api>,
