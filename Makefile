@@ -68,7 +68,19 @@ guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_duri
   a_vm_boots_from_the_device_that_is_first_in_its_order \
   a_network_card_comes_goes_and_has_a_cable_while_its_vm_runs a_guest_gets_processors_and_memory_that_its_disks_reach \
   a_vm_is_renamed_while_it_runs_and_another_one_gets_its_name \
-  a_vm_moves_between_two_machines_and_is_started_on_one_of_them
+  a_vm_moves_between_two_machines_and_is_started_on_one_of_them \
+  what_a_guest_keeps_and_its_keys_are_nowhere_else the_report_of_a_re_encryption_is_true_and_says_what_is_left \
+  a_quiesced_snapshot_has_what_the_guest_has_written_and_not_flushed a_disk_comes_grows_and_goes_while_its_vm_runs \
+  a_second_machine_joins_runs_a_guest_is_cut_off_and_removed \
+  limits_of_a_vm_change_while_its_guest_runs_and_outlive_its_supervisor \
+  a_webhook_is_told_of_an_alarm_and_of_its_end_though_the_control_plane_is_killed \
+  the_report_of_an_encryption_says_what_was_freed_in_clear \
+  nothing_that_was_acknowledged_is_lost_when_simulated_hosts_are_cut_off \
+  a_session_is_found_by_other_commands_until_it_ends what_needs_a_key_whose_lease_has_ended_waits_for_it \
+  passphrases_move_to_other_passphrases_and_then_to_a_key_file there_is_no_moment_at_which_a_kill_does_harm \
+  there_is_no_moment_at_which_a_kill_makes_a_part_of_a_group \
+  a_suspended_vm_goes_on_with_its_memory_which_is_sealed_and_whole \
+  a_later_supervisor_serves_a_half_clear_disk_only_as_its_state_says
 
 test-guests-slice: ## those of test-guests that CI runs as well; some minutes
 	scripts/install-packages test
@@ -85,6 +97,7 @@ test-full: ## the same, the long whole-system tests, libvirt and systemd, and ev
 test-guests: ## the tests of a host and of the whole system that make test leaves out for their length; some twenty minutes
 	scripts/install-packages test
 	cargo test -p strongroom-hostd --test host -- --ignored
+	cargo test -p strongroom-control --test control -- --ignored
 	cargo test -p strongroom-system-tests --test system -- --ignored
 
 power-cuts: ## 100,000 power cuts beneath volumes, 50,000 after kills, 30,000 beneath linked clones, and 40,000 each beneath the store and the audit log, simulated; some ten minutes

@@ -17,6 +17,7 @@ const WORKERS: usize = 8;
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn nothing_that_was_acknowledged_is_lost_when_simulated_hosts_are_cut_off() {
     if !rustix::process::geteuid().is_root() {
         println!("network namespaces need root; this test did nothing");

@@ -61,6 +61,7 @@ fn verify(user: &KeyServerUser<'_>, arguments: &str) -> Finished {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn the_report_of_a_re_encryption_is_true_and_says_what_is_left() {
     let scratch = Scratch::new();
     let user = KeyServerUser::new(&scratch);
@@ -108,6 +109,7 @@ fn the_report_of_a_re_encryption_is_true_and_says_what_is_left() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn the_report_of_an_encryption_says_what_was_freed_in_clear() {
     let scratch = Scratch::new();
     let user = KeyServerUser::new(&scratch);

@@ -127,6 +127,7 @@ fn an_outage_disturbs_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn what_needs_a_key_whose_lease_has_ended_waits_for_it() {
     let scratch = Scratch::new();
     let (stage, server) = Stage::new(&scratch, &SHORT);

@@ -62,6 +62,7 @@ fn shown(serving: &Serving<'_>, vm: &str, disk: usize) -> (Value, Value) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn limits_of_a_vm_change_while_its_guest_runs_and_outlive_its_supervisor() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

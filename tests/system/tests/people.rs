@@ -183,6 +183,7 @@ fn an_administrator_without_cryptography_works_in_its_folder_and_nowhere_else() 
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_session_is_found_by_other_commands_until_it_ends() {
     let (scratch, own) = (Scratch::new(), Scratch::new());
     let people = People::new(&scratch, &own);

@@ -115,6 +115,7 @@ fn has(body: &Value, change: &str, kind: &str) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_webhook_is_told_of_an_alarm_and_of_its_end_though_the_control_plane_is_killed() {
     let scratch = Scratch::new();
     let serving = Serving::start_logging(&scratch, "debug");

@@ -189,6 +189,7 @@ fn a_job_that_is_killed_at_random_moves_all_volumes_and_strands_none() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn passphrases_move_to_other_passphrases_and_then_to_a_key_file() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);

@@ -7,6 +7,7 @@ use strongroom_system_tests::{Scratch, put_test_guest};
 use super::machines_support::{Cables, FIRST, Guests, Machine, SECOND, WITHIN, qemus_of};
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_second_machine_joins_runs_a_guest_is_cut_off_and_removed() {
     if !rustix::process::geteuid().is_root() {
         println!("network namespaces need root; this test did nothing");

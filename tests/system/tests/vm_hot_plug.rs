@@ -15,6 +15,7 @@ fn read(device: &str) -> String {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

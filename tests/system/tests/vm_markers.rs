@@ -24,6 +24,7 @@ const TEMPORARY_BYTES_MAX: u64 = 64 << 20;
 const TRACED_WITHIN: Duration = Duration::from_secs(60);
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
     let begun = SystemTime::now();
     // The test's own copies are in another directory.

@@ -95,6 +95,7 @@ fn give_up(serving: &Serving, name: &str, has_begun: impl FnOnce()) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_quiesced_snapshot_has_what_the_guest_has_written_and_not_flushed() {
     let scratch = Scratch::new();
     let (serving, id, mut console) = with_vm(&scratch);

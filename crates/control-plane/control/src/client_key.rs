@@ -1,9 +1,9 @@
 //! Keys that take the place of bearer tokens: a client proves in TLS to have one.
 //!
-//! A certificate only carries its key here. No authority says who somebody is: a token names the key
-//! itself, by SHA-256 of its SubjectPublicKeyInfo, and ends or is revoked like any other token. So
-//! there are no chains to verify and no revocation lists, and another certificate of the same key
-//! serves as well. One that is not valid now is refused all the same, as its owner asked for that.
+//! A certificate only carries its key here. No authority says who somebody is: a token names the
+//! key itself, by SHA-256 of its SubjectPublicKeyInfo, and ends or is revoked like any other token.
+//! So there are no chains to verify and no revocation lists, and another certificate of the same
+//! key serves as well. One that is not valid now is refused all the same: its owner asked for that.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -77,8 +77,8 @@ pub fn of_pem(pem: &str, name: &Name) -> Result<ClientKey, Problem> {
     Ok(ClientKey::of(&parsed))
 }
 
-/// Asks clients for certificates, and lets them prove to have the keys. Whose they are, each request
-/// finds out.
+/// Asks clients for certificates, and lets them prove to have the keys. Whose they are, each
+/// request finds out.
 pub struct AnyKey {
     algorithms: WebPkiSupportedAlgorithms,
     /// Whether there are keys to ask for. A browser that is asked would ask its user in turn.

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         trial("whoever_is_killed_the_guest_goes_on_or_the_vm_starts_again", everybody_is_killed),
         trial("many_are_made_and_deleted_at_once_and_a_killed_hostd_goes_on", many_at_once),
         trial("an_encrypted_vm_waits_for_its_key_and_goes_on_by_itself", encrypted_vm),
-        trial("a_suspended_vm_goes_on_with_its_memory_which_is_sealed_and_whole", suspend::suspended),
+        long_trial("a_suspended_vm_goes_on_with_its_memory_which_is_sealed_and_whole", suspend::suspended),
         trial("no_process_of_a_vm_leaves_a_core", no_cores),
         trial("no_process_of_a_vm_reaches_another_and_its_supervisor_has_no_right", walls::apart),
         trial("a_supervisor_whose_starter_is_killed_is_replaced", walls::starter_is_killed),
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
             "a_disk_of_a_running_vm_is_encrypted_and_decrypted_whoever_is_killed",
             reencryption::sealed_running::killed,
         ),
-        trial(
+        long_trial(
             "a_later_supervisor_serves_a_half_clear_disk_only_as_its_state_says",
             reencryption::sealed_running::taken_over,
         ),

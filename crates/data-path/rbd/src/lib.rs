@@ -12,8 +12,8 @@
 //!
 //! An acknowledged change is durable and has been made whole: names change by compare-and-set of
 //! the directory's version, and an image's 4096-byte block lies within one object, which the
-//! cluster writes at once. So syncs have nothing to do but to wait, and no layer needs a first-write
-//! log.
+//! cluster writes at once. So syncs have nothing to do but to wait, and no layer needs a
+//! first-write log.
 //!
 //! **Fencing.** The lock of a killed process stays. Its successor on the same machine takes it only
 //! after the cluster has been told to refuse the dead instance, for ten years, and has a new map:

@@ -129,7 +129,8 @@ impl Names {
         Ok(self.pool.entries(&self.object, NAMES_MAX)?.into_keys().collect())
     }
 
-    /// Makes the change that `decide` finds right, at once. It is asked again if others were faster.
+    /// Makes the change that `decide` finds right, at once. It is asked again if others were
+    /// faster.
     pub(crate) fn change<'a>(
         &self,
         mut decide: impl FnMut() -> Result<NameChange<'a>, Errno>,
@@ -151,8 +152,8 @@ impl Names {
     }
 }
 
-/// Tries a change that is made only while an attribute has the value that it is given, again as long
-/// as others change that first.
+/// Tries a change that is made only while an attribute has the value that it is given, again as
+/// long as others change that first.
 pub(crate) fn compared_and_set(
     pool: &Pool,
     object: &str,

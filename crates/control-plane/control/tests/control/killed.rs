@@ -543,6 +543,7 @@ fn growth_is_killed_at(moments: u16, fails: bool) -> bool {
 
 /// Kills at each moment of a whole life once: one moment later in each round.
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn there_is_no_moment_at_which_a_kill_does_harm() {
     let life = [
         Act::Create(0, true),

@@ -259,6 +259,7 @@ fn lives_through(moment: i64, failure: Option<&'static str>, restarts: bool) -> 
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn there_is_no_moment_at_which_a_kill_makes_a_part_of_a_group() {
     for failure in [None, Some("not_frozen"), Some("supervisor_away")] {
         for restarts in [false, true] {

@@ -131,8 +131,8 @@ impl Cluster {
         Ok(text)
     }
 
-    /// Fences the instance at this address: once this returns, and the caller's own writes go by the
-    /// map that it has then, no write of that instance can land after them.
+    /// Fences the instance at this address: once this returns, and the caller's own writes go by
+    /// the map that it has then, no write of that instance can land after them.
     pub fn fence(&self, address: &str, seconds: u32) -> Result<(), Errno> {
         let Connection { functions, handle } = &*self.connection;
         let address = c_string(address)?;

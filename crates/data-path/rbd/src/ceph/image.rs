@@ -80,8 +80,8 @@ pub fn create_image(pool: &Pool, name: &str, bytes: u64, shape: ImageShape<'_>) 
     made.map(drop)
 }
 
-/// Makes a namespace of a pool known to librbd, which makes no images in others. `pool` is the pool's
-/// default namespace.
+/// Makes a namespace of a pool known to librbd, which makes no images in others. `pool` is the
+/// pool's default namespace.
 pub fn make_namespace(pool: &Pool, name: &str) -> Result<(), Errno> {
     let name = c_string(name)?;
     // SAFETY: the pool is valid.
@@ -165,8 +165,8 @@ impl Image {
         checked(unsafe { (self.functions().rbd_flush)(self.handle) }).map(drop)
     }
 
-    /// The first run of content at or after `at`, before `end`. It is known by the object, so it may
-    /// contain zeroes. `None` if there is none.
+    /// The first run of content at or after `at`, before `end`. It is known by the object, so it
+    /// may contain zeroes. `None` if there is none.
     pub fn next_content(&self, at: u64, end: u64) -> Result<Option<Extent>, Errno> {
         let mut first: Option<Extent> = None;
         self.each_content(at, end, &mut |content| match first {

@@ -127,8 +127,8 @@ functions! {
 }
 
 fn open(name: &'static str) -> Result<&'static Library, CephError> {
-    // SAFETY: the libraries' initialisers only set up their own state. They are never unloaded: their
-    // threads run until the process ends.
+    // SAFETY: the libraries' initialisers only set up their own state. They are never unloaded:
+    // their threads run until the process ends.
     let opened = unsafe { Library::new(name) };
     opened
         .map(|library| &*Box::leak(Box::new(library)))

@@ -52,8 +52,8 @@ struct OpenPool {
     connection: Arc<Connection>,
 }
 
-// SAFETY: an I/O context may be used by several threads at once as long as none changes its settings,
-// which only `Pool::open` does, before anybody else has it.
+// SAFETY: an I/O context may be used by several threads at once as long as none changes its
+// settings, which only `Pool::open` does, before anybody else has it.
 unsafe impl Send for OpenPool {}
 // SAFETY: as above.
 unsafe impl Sync for OpenPool {}

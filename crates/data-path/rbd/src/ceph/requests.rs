@@ -1,8 +1,8 @@
 //! A thread's asynchronous requests to images.
 //!
 //! librbd reports each end on a thread of its own, into the mailbox, and wakes the thread that sent
-//! the request, at most once per sleep. An eventfd of librbd (`rbd_set_image_notification`) would be
-//! one for each image of a chain, and a further system call for each report.
+//! the request, at most once per sleep. An eventfd of librbd (`rbd_set_image_notification`) would
+//! be one for each image of a chain, and a further system call for each report.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -131,8 +131,8 @@ impl Requests {
         }
         let buffer = self.under_way.get_mut(slot).and_then(|request| request.buffer.as_mut());
         let handle = image.handle();
-        // SAFETY: the request in the table keeps the image, and the buffer, which nobody touches, until
-        // the end is reported.
+        // SAFETY: the request in the table keeps the image, and the buffer, which nobody touches,
+        // until the end is reported.
         let started = unsafe {
             match (start, buffer) {
                 (Start::Read(offset), Some(into)) => {
