@@ -133,8 +133,8 @@ fn one_that_is_slow_holds_up_no_other() {
             let within = Instant::now() + Duration::from_secs(60);
             while postbox.messages_to(worst.id).len() < messages {
                 assert!(Instant::now() < within, "message {messages} waits for the slow one");
-                // Each time, as the control plane does: a recipient whose last message has arrived may
-                // still count as one that is being written to.
+                // Each time, as the control plane does: a recipient whose last message has arrived
+                // may still count as one that is being written to.
                 control.deliver(scope);
                 std::thread::yield_now();
             }
