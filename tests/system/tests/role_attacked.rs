@@ -83,7 +83,8 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
         let Answers { count, accepted } = Answers::of(&scratch);
         println!("run {runs}: {count} answers, {accepted} of them 2xx; {searched} files were searched");
         let said = String::from_utf8_lossy(&ran.stdout);
-        // A machine that is busy has few answers; a caller who has lost its token has none that are 2xx.
+        // A machine that is busy has few answers; a caller who has lost its token has none that are
+        // 2xx.
         let enough = accepted * ACCEPTED_ONE_IN > count;
         assert!(enough, "{count} answers, {accepted} of them 2xx: {said}");
         tidy(&serving, &scratch);
