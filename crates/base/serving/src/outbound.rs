@@ -32,14 +32,16 @@ pub enum NoCertificates {
 /// # Errors
 /// [`NoCertificates`].
 pub fn roots_of(pem: &[u8]) -> Result<RootCerts, NoCertificates> {
-    let certificates: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(pem)
+    Ok(RootCerts::new_with_certs(&certificates_in(pem)?))
+}
+
+/// The certificates in a PEM, one or more.
+fn certificates_in(pem: &[u8]) -> Result<Vec<Certificate<'static>>, NoCertificates> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .map(|der| der.map(|der| Certificate::from_der(&der).to_owned()))
         .collect::<Result<_, _>>()
         .map_err(|_| NoCertificates::NoPem)?;
-    if certificates.is_empty() {
-        return Err(NoCertificates::None);
-    }
-    Ok(RootCerts::new_with_certs(&certificates))
+    if certificates.is_empty() { Err(NoCertificates::None) } else { Ok(certificates) }
 }
 
 /// The roots that this machine has for everybody.
@@ -72,13 +74,7 @@ pub fn client_with_key(roots: RootCerts, certificate: ClientCert) -> ConfigBuild
 /// # Errors
 /// [`NoCertificates`] if there is no certificate, or no key.
 pub fn client_certificate_of(pem: &[u8]) -> Result<ClientCert, NoCertificates> {
-    let chain: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(pem)
-        .map(|der| der.map(|der| Certificate::from_der(&der).to_owned()))
-        .collect::<Result<_, _>>()
-        .map_err(|_| NoCertificates::NoPem)?;
-    if chain.is_empty() {
-        return Err(NoCertificates::None);
-    }
+    let chain = certificates_in(pem)?;
     let key = PrivateKey::from_pem(pem).map_err(|_| NoCertificates::NoKey)?;
     Ok(ClientCert::new_with_certs(&chain, key))
 }

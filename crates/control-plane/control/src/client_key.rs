@@ -50,8 +50,8 @@ impl ClientKey {
     }
 
     /// The form in which it is stored as a credential.
-    pub fn credential(&self) -> String {
-        self.credential.clone()
+    pub fn credential(&self) -> &str {
+        &self.credential
     }
 }
 

@@ -267,7 +267,7 @@ impl Secret {
     fn credential(&self) -> String {
         match self {
             Self::Bearer(token) => bearer::sha256(token),
-            Self::Key(key) => key.credential(),
+            Self::Key(key) => key.credential().to_owned(),
         }
     }
 

@@ -156,7 +156,7 @@ fn holder(index: &Index, shown: &Shown, now_unix_seconds: u64) -> Option<Holder>
     match shown {
         Shown::Bearer(sha256) => holder_of_bearer(index, sha256, now_unix_seconds),
         Shown::Key(key) => {
-            let known = index.credentials.get(&key.credential())?;
+            let known = index.credentials.get(key.credential())?;
             let CredentialUse::Token { name, key_sha256: Some(_), .. } = &known.use_ else { return None };
             let holder = || Holder { name: name.to_string(), principal: Principal::Token(known.id) };
             (known.expires_unix_seconds > now_unix_seconds).then(holder)

@@ -80,7 +80,9 @@ fn a_key_is_a_token_until_it_is_revoked() {
     assert_eq!(with(&over, &key).get("/v1/me").status, NO_ANSWER, "a certificate that is over");
     assert_eq!(with(&certificate(&other, year), &other).get("/v1/me").status, 401);
     let mut knowing = server.client();
-    for token in [hash.clone(), ClientKey::of_shown(&shown).unwrap().credential(), format!("\\0{hash}")] {
+    for token in
+        [hash.clone(), ClientKey::of_shown(&shown).unwrap().credential().to_owned(), format!("\\0{hash}")]
+    {
         knowing.token = token;
         assert_eq!(knowing.get("/v1/me").status, 401);
     }
