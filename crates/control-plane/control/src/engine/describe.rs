@@ -98,6 +98,24 @@ pub(super) fn host_reads(seat: &HostSeat, vm: &VmRecord) -> Result<(), Problem> 
     Err(Problem::new(ErrorCode::NoHost, message).next("upgrade the program there"))
 }
 
+/// Checks that a host can plug into a running VM what `changes` names.
+///
+/// # Errors
+/// If it has an earlier version.
+pub(super) fn host_plugs(seat: &HostSeat, changes: &str) -> Result<(), Problem> {
+    match &seat.seen().state {
+        Some(state) if !state.formats.has(FORMAT_WITH_HOT_PLUG) => {
+            let message = format!(
+                "host {} has version {}, which changes {changes} of a VM only while it is off",
+                seat.name, state.version
+            );
+            Err(Problem::new(ErrorCode::NoHost, message)
+                .next("stop the VM first, or upgrade the program there"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The tags of a request.
 ///
 /// # Errors

@@ -210,8 +210,8 @@ impl Control {
             change_disk(step, datastore, DiskChange::Add { disk })
         })?;
         let undo = |problem| Work::UndoAddDisk { disk: Box::new(disk.clone()), problem };
+        let again = || Work::AddDisk { disk: Box::new(disk.clone()), fill, failures: failures + 1 };
         match operated {
-            Operated::Pending(next) => Ok(next),
             Operated::Done(outcome) => {
                 let mut vm = VmRecord::clone(&step.vm.record);
                 vm.hardware.disks.push(disk.clone());
@@ -223,19 +223,7 @@ impl Control {
                     Err(problem) => self.end(step, &step.vm, self.draft(), End::Failed(problem)),
                 }
             }
-            Operated::Failed(problem) => {
-                let again = Work::AddDisk { disk: Box::new(disk.clone()), fill, failures: failures + 1 };
-                match self.tries_once_more(step, &problem, again, failures)? {
-                    Some(next) => Ok(next),
-                    None => self.turn(step, undo(Some(problem)), VmRecord::clone(&step.vm.record)),
-                }
-            }
-            Operated::Forgotten if step.task.operation.is_none() => {
-                self.end(step, &step.vm, self.draft(), End::Cancelled)
-            }
-            Operated::Cancelled | Operated::Forgotten => {
-                self.turn(step, undo(None), VmRecord::clone(&step.vm.record))
-            }
+            other => self.repeat_or_undo(step, other, &step.vm, failures, again, undo),
         }
     }
 
@@ -370,6 +358,31 @@ impl Control {
             Operated::Done(_) | Operated::Cancelled | Operated::Forgotten => End::Cancelled,
         };
         self.end(step, &step.vm, self.draft(), end)
+    }
+
+    /// Repeats a change that the host has not done, or has it undone: it may be half done. One that
+    /// was not begun leaves the VM as `before`.
+    pub(super) fn repeat_or_undo(
+        &self,
+        step: &Step,
+        operated: Operated,
+        before: &VmRecord,
+        failures: u32,
+        again: impl FnOnce() -> Work,
+        undo: impl FnOnce(Option<Problem>) -> Work,
+    ) -> Result<Next, Failure> {
+        let problem = match operated {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Failed(problem) => match self.tries_once_more(step, &problem, again(), failures)? {
+                Some(next) => return Ok(next),
+                None => Some(problem),
+            },
+            Operated::Forgotten if step.task.operation.is_none() => {
+                return self.end(step, before, self.draft(), End::Cancelled);
+            }
+            Operated::Done(_) | Operated::Cancelled | Operated::Forgotten => None,
+        };
+        self.turn(step, undo(problem), VmRecord::clone(&step.vm.record))
     }
 
     /// The supervisor that did it may have been killed. The operation is repeated with new grants,

@@ -12,16 +12,16 @@
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddNic, BootDevice, Nic, PatchNic, PowerState};
 use strongroom_api::{ErrorCode, Problem};
-use strongroom_host::protocol::{FORMAT_WITH_HOT_PLUG, MacAddress, OperationKind};
+use strongroom_host::protocol::{MacAddress, OperationKind};
 
+use super::Control;
 use super::advance::{End, Next, Step};
-use super::describe::host_reads;
+use super::describe::{host_plugs, host_reads};
 use super::operate::Operated;
 use super::place::addressed;
 use super::seal_disks::refuse_of_half_clear;
 use super::templates::refuse_of_template;
 use super::wishes::{Caller, check_on_host, idle_vm, suspended, volumes_settled};
-use super::{Control, HostSeat};
 use crate::inventory::{Failure, Index};
 use crate::problems;
 use crate::records::{NicSet, TaskRecord, VmRecord, Work};
@@ -96,7 +96,7 @@ impl Control {
             seat.map_or(Ok(()), |seat| host_reads(seat, &changed))?;
             let before = NicSet::of(&vm.hardware);
             let work = if power.is_on() {
-                seat.map_or(Ok(()), plugs_nics)?;
+                seat.map_or(Ok(()), |seat| host_plugs(seat, "the network cards"))?;
                 let after = NicSet::of(&changed.hardware);
                 before.with(&after).give_to(&mut changed.hardware);
                 Work::SetNics { before: Box::new(before), after: Box::new(after), failures: 0 }
@@ -122,23 +122,13 @@ impl Control {
             let (before, after) = (Box::new(before.clone()), Box::new(after.clone()));
             Work::UndoSetNics { before, after, problem }
         };
+        let again = || {
+            let (before, after) = (Box::new(before.clone()), Box::new(after.clone()));
+            Work::SetNics { before, after, failures: failures + 1 }
+        };
         match operated {
-            Operated::Pending(next) => Ok(next),
             Operated::Done(_) => self.end(step, &having(&step.vm, after), self.draft(), End::Done),
-            Operated::Failed(problem) => {
-                let (former, wanted) = (Box::new(before.clone()), Box::new(after.clone()));
-                let again = Work::SetNics { before: former, after: wanted, failures: failures + 1 };
-                match self.tries_once_more(step, &problem, again, failures)? {
-                    Some(next) => Ok(next),
-                    None => self.turn(step, undo(Some(problem)), VmRecord::clone(&step.vm.record)),
-                }
-            }
-            Operated::Forgotten if step.task.operation.is_none() => {
-                self.end(step, &having(&step.vm, before), self.draft(), End::Cancelled)
-            }
-            Operated::Cancelled | Operated::Forgotten => {
-                self.turn(step, undo(None), VmRecord::clone(&step.vm.record))
-            }
+            other => self.repeat_or_undo(step, other, &having(&step.vm, before), failures, again, undo),
         }
     }
 
@@ -185,21 +175,6 @@ fn must_differ(nics: &[Nic]) -> Result<(), Problem> {
     match nics.iter().enumerate().find(is_twice).and_then(|(_, nic)| nic.mac) {
         Some(mac) => Err(problems::invalid(format!("nics: two cards have the address {mac}"))),
         None => Ok(()),
-    }
-}
-
-/// Checks that a host can plug cards into a running VM.
-fn plugs_nics(seat: &HostSeat) -> Result<(), Problem> {
-    match &seat.seen().state {
-        Some(state) if !state.formats.has(FORMAT_WITH_HOT_PLUG) => {
-            let message = format!(
-                "host {} has version {}, which changes the network cards of a VM only while it is off",
-                seat.name, state.version
-            );
-            Err(Problem::new(ErrorCode::NoHost, message)
-                .next("stop the VM first, or upgrade the program there"))
-        }
-        Some(_) | None => Ok(()),
     }
 }
 

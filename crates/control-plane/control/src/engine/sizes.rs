@@ -9,14 +9,15 @@
 
 use std::path::Path;
 
+use strongroom_api::Problem;
 use strongroom_api::vm::{Cpus, MemorySize, PatchVm};
-use strongroom_api::{ErrorCode, Problem};
-use strongroom_host::protocol::{FORMAT_WITH_HOT_PLUG, OperationKind};
+use strongroom_host::protocol::OperationKind;
 
+use super::Control;
 use super::advance::{End, Next, Step};
+use super::describe::host_plugs;
 use super::operate::Operated;
 use super::snapshots::told_problem;
-use super::{Control, HostSeat};
 use crate::inventory::Failure;
 use crate::problems;
 use crate::records::{Sizes, VmRecord, Work};
@@ -24,18 +25,10 @@ use crate::records::{Sizes, VmRecord, Work};
 /// The change of a running VM's sizes that a request asks for; `None` for a request about anything
 /// else.
 pub(super) fn of_running(vm: &VmRecord, patch: &PatchVm) -> Option<Sizes> {
-    let PatchVm { name, notes, tags, cpus, memory_bytes, growth, nics, boot, cdrom, vnc, restart } = patch;
-    let is_other = name.is_some()
-        || notes.is_some()
-        || tags.is_some()
-        || growth.is_some()
-        || nics.is_some()
-        || boot.is_some()
-        || cdrom.is_some()
-        || vnc.is_some()
-        || restart.is_some();
+    let PatchVm { cpus, memory_bytes, .. } = *patch;
+    let is_all = *patch == PatchVm { cpus, memory_bytes, ..PatchVm::default() };
     // Without a bound of its own, the VM changes while it is off.
-    if is_other || vm.hardware.growth.is_none() {
+    if !is_all || vm.hardware.growth.is_none() {
         return None;
     }
     let hardware = &vm.hardware;
@@ -49,7 +42,7 @@ impl Control {
     /// If the machine cannot have them before its next start, or its host is of an earlier version.
     pub(super) fn begin_resizing(&self, vm: &mut VmRecord, after: Sizes) -> Result<Work, Problem> {
         if let Some(seat) = self.seat(vm.host) {
-            grows_vms(seat)?;
+            host_plugs(seat, "the sizes")?;
         }
         let told = vm.told(Path::new("/")).ok_or_else(|| problems::key_never_made(vm))?;
         told.check_growth_to(after.cpus, after.memory).map_err(told_problem)?;
@@ -69,22 +62,10 @@ impl Control {
         let operated =
             self.operate(&step.task, &step.vm, step.seat, |datastore| order(&step.vm, datastore, after))?;
         let undo = |problem| Work::UndoSetSizes { before, after, memory_stays: false, problem };
+        let again = || Work::SetSizes { before, after, failures: failures + 1 };
         match operated {
-            Operated::Pending(next) => Ok(next),
             Operated::Done(_) => self.end(step, &having(&step.vm, after), self.draft(), End::Done),
-            Operated::Failed(problem) => {
-                let again = Work::SetSizes { before, after, failures: failures + 1 };
-                match self.tries_once_more(step, &problem, again, failures)? {
-                    Some(next) => Ok(next),
-                    None => self.turn(step, undo(Some(problem)), VmRecord::clone(&step.vm.record)),
-                }
-            }
-            Operated::Forgotten if step.task.operation.is_none() => {
-                self.end(step, &having(&step.vm, before), self.draft(), End::Cancelled)
-            }
-            Operated::Cancelled | Operated::Forgotten => {
-                self.turn(step, undo(None), VmRecord::clone(&step.vm.record))
-            }
+            other => self.repeat_or_undo(step, other, &having(&step.vm, before), failures, again, undo),
         }
     }
 
@@ -148,19 +129,4 @@ fn having(vm: &VmRecord, sizes: Sizes) -> VmRecord {
 
 fn order(vm: &VmRecord, datastore: &Path, sizes: Sizes) -> Option<OperationKind> {
     Some(OperationKind::SetSizes { spec: Box::new(having(vm, sizes).told(datastore)?) })
-}
-
-/// Checks that a host can plug processors and memory into a running VM.
-fn grows_vms(seat: &HostSeat) -> Result<(), Problem> {
-    match &seat.seen().state {
-        Some(state) if !state.formats.has(FORMAT_WITH_HOT_PLUG) => {
-            let message = format!(
-                "host {} has version {}, which changes the sizes of a VM only while it is off",
-                seat.name, state.version
-            );
-            Err(Problem::new(ErrorCode::NoHost, message)
-                .next("stop the VM first, or upgrade the program there"))
-        }
-        Some(_) | None => Ok(()),
-    }
 }

@@ -203,6 +203,23 @@ impl<'a> Killer<'a> {
         }
     }
 
+    /// Kills at this moment of what `ask` asks for, once. Returns its task when that is over.
+    fn killed_at(&mut self, moments: u16, ask: impl Fn(&Control) -> Result<Task, Problem>) -> Task {
+        self.kills = vec![moments].into_iter();
+        self.load();
+        let task = loop {
+            if settle_down(self.site, &self.control) {
+                let asked = ask(&self.control);
+                if !self.site.fuse.is_burnt() {
+                    break asked.unwrap();
+                }
+            }
+            self.rise();
+        };
+        self.rest();
+        self.control.show_task(task.id).unwrap()
+    }
+
     fn rest(&mut self) {
         while !settle_down(self.site, &self.control) {
             self.rise();
@@ -350,20 +367,9 @@ fn a_rotation_that_is_done_is_on_the_audit_log_whenever_it_was_killed() {
         let mut killer = Killer::new(&site, Vec::new());
         assert!(killer.ask(&caller(0), Act::Create(0, true)).unwrap().is_ok());
         killer.rest();
-        killer.kills = vec![moments].into_iter();
-        killer.load();
         let with_data = RotateKey { data: true, ..RotateKey::default() };
-        let task = loop {
-            if settle_down(&site, &killer.control) {
-                let asked = killer.control.rotate_key(&caller(1), NAMES[0], &with_data);
-                if !site.fuse.is_burnt() {
-                    break asked.unwrap();
-                }
-            }
-            killer.rise();
-        };
-        killer.rest();
-        assert_eq!(killer.control.show_task(task.id).unwrap().state, TaskState::Done);
+        let ask = |control: &Control| control.rotate_key(&caller(1), NAMES[0], &with_data);
+        assert_eq!(killer.killed_at(moments, ask).state, TaskState::Done);
         let keys = site.keys.lock();
         // A repeated entry says the same.
         let moved = keys.moves.first().unwrap_or_else(|| panic!("not on record: killed at {moments}"));
@@ -407,23 +413,11 @@ fn is_killed_at(moments: u16, encrypts: bool, runs: bool) -> bool {
     }
     let disk = if runs { "disk1" } else { "disk0" };
     site.keys.lock().moves.clear();
-    killer.kills = vec![moments].into_iter();
-    killer.load();
-    let task = loop {
-        if settle_down(&site, &killer.control) {
-            let control = &killer.control;
-            let asked = match encrypts {
-                true => control.encrypt_disk(&caller(1), NAMES[0], disk, &EncryptDisk::default()),
-                false => control.decrypt_disk(&caller(1), NAMES[0], disk),
-            };
-            if !site.fuse.is_burnt() {
-                break asked.unwrap();
-            }
-        }
-        killer.rise();
-    };
-    killer.rest();
-    assert_eq!(killer.control.show_task(task.id).unwrap().state, TaskState::Done, "at {moments}");
+    let task = killer.killed_at(moments, |control| match encrypts {
+        true => control.encrypt_disk(&caller(1), NAMES[0], disk, &EncryptDisk::default()),
+        false => control.decrypt_disk(&caller(1), NAMES[0], disk),
+    });
+    assert_eq!(task.state, TaskState::Done, "at {moments}");
     let vm = killer.control.show_vm(NAMES[0]).unwrap();
     let found = vm.disks.iter().find(|found| found.name.as_str() == disk).unwrap();
     assert_eq!((found.key.is_some(), found.becomes), (encrypts, None), "at {moments}");
@@ -467,21 +461,10 @@ fn cards_are_killed_at(moments: u16, fails: bool) -> bool {
     if fails {
         site.host.lock().nic_changes_that_fail = vec!["guest_keeps_nic"];
     }
-    killer.kills = vec![moments].into_iter();
-    killer.load();
     let wish: AddNic = serde_json::from_str(r#"{"nic":{"backend":{"type":"user"}}}"#).unwrap();
-    let task = loop {
-        if settle_down(&site, &killer.control) {
-            let asked = killer.control.add_nic(&caller(1), NAMES[0], &wish);
-            if !site.fuse.is_burnt() {
-                break asked.unwrap();
-            }
-        }
-        killer.rise();
-    };
-    killer.rest();
+    let task = killer.killed_at(moments, |control| control.add_nic(&caller(1), NAMES[0], &wish));
     let state = if fails { TaskState::Failed } else { TaskState::Done };
-    assert_eq!(killer.control.show_task(task.id).unwrap().state, state, "at {moments}");
+    assert_eq!(task.state, state, "at {moments}");
     let vm = killer.control.show_vm(NAMES[0]).unwrap();
     let known: Vec<_> = vm.nics.iter().map(|nic| nic.mac.unwrap().to_string()).collect();
     assert_eq!(known, cards(), "at {moments}");
@@ -515,21 +498,10 @@ fn growth_is_killed_at(moments: u16, fails: bool) -> bool {
     if fails {
         site.host.lock().size_changes_that_fail = vec!["guest_keeps_cpu"];
     }
-    killer.kills = vec![moments].into_iter();
-    killer.load();
     let wish: PatchVm = serde_json::from_str(r#"{"cpus":{"cores":4},"memory_bytes":335544320}"#).unwrap();
-    let task = loop {
-        if settle_down(&site, &killer.control) {
-            let asked = killer.control.set_vm(&caller(1), NAMES[0], &wish, None);
-            if !site.fuse.is_burnt() {
-                break asked.unwrap();
-            }
-        }
-        killer.rise();
-    };
-    killer.rest();
+    let task = killer.killed_at(moments, |control| control.set_vm(&caller(1), NAMES[0], &wish, None));
     let state = if fails { TaskState::Failed } else { TaskState::Done };
-    assert_eq!(killer.control.show_task(task.id).unwrap().state, state, "at {moments}");
+    assert_eq!(task.state, state, "at {moments}");
     let vm = killer.control.show_vm(NAMES[0]).unwrap();
     let cpus = if fails { 1 } else { 4 };
     assert_eq!((vm.summary.cpus, vm.summary.memory_bytes), (cpus, 320 << 20), "at {moments}");
