@@ -10,6 +10,7 @@
 //! or for the start. This thread waits for nothing else.
 
 mod activity;
+mod change;
 mod disks;
 mod dump;
 mod news;

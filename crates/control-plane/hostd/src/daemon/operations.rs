@@ -541,12 +541,7 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
 
 /// Completes when the guest has the cards that are new and has released those that are gone.
 async fn set_nics(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, open: &[MacAddress]) -> Outcome {
-    fits(hostd, &spec).await?;
-    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
-    if is_off(&now) {
-        return reconfigure(hostd, job, spec).await;
-    }
-    meant_for(job, &now)?;
+    let Some(now) = running(hostd, job, &spec).await? else { return reconfigure(hostd, job, spec).await };
     let granted = networks::open(hostd, &now, &spec, open).await?;
     let (nics, boot_order) = (spec.nics.clone(), spec.boot_order.clone());
     let wanted = RequestKind::SetNics { nics, boot_order, networks: granted.networks };
@@ -555,14 +550,22 @@ async fn set_nics(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, open: &[MacA
 
 /// Completes when the machine has these processors and this memory.
 async fn set_sizes(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
-    fits(hostd, &spec).await?;
-    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
-    if is_off(&now) {
+    if running(hostd, job, &spec).await?.is_none() {
         return reconfigure(hostd, job, spec).await;
     }
-    meant_for(job, &now)?;
     let wanted = RequestKind::SetSizes { cpus: spec.cpus, memory_bytes: spec.memory_bytes };
     plug(hostd, job, spec, wanted, &[]).await
+}
+
+/// The VM that gets this configuration, if it runs; `None` if it is off.
+///
+/// # Errors
+/// If the host cannot have it, or it is another start of the VM than the job was meant for.
+async fn running(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: &VmSpec) -> Result<Option<ObservedVm>, Failure> {
+    fits(hostd, spec).await?;
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    meant_for(job, &now)?;
+    Ok(Some(now).filter(|now| !is_off(now)))
 }
 
 /// Has a running VM's supervisor change the machine. If the VM is off by then, its configuration is

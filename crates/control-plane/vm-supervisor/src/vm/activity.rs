@@ -1,14 +1,14 @@
 //! The activity of a running VM. There is at most one, so that none finds the VM in the middle of
 //! another.
 
-use strongroom_host::protocol::Problem;
+use strongroom_host::protocol::{DiskChange, Problem};
 
-use super::disks::Changing;
+use super::change::Change;
 use super::dump::DumpUnderWay;
-use super::nics::ChangingNics;
+use super::nics::WantedNics;
 use super::rekey::Rekeying;
 use super::seal::SealingDisk;
-use super::sizes::ChangingSizes;
+use super::sizes::WantedSizes;
 use super::snapshots::ChangingSnapshots;
 use super::suspend::Suspension;
 
@@ -26,11 +26,11 @@ pub(super) enum Activity {
     /// The guest's memory is dumped, and then the guest resumes.
     Dump(DumpUnderWay),
     /// A disk is added, removed or grown.
-    DiskChange(Changing),
+    DiskChange(Change<DiskChange>),
     /// Network cards are plugged in or out.
-    NicChange(ChangingNics),
+    NicChange(Change<WantedNics>),
     /// Processors or memory are plugged in or out.
-    SizeChange(ChangingSizes),
+    SizeChange(Change<WantedSizes>),
     /// A disk is encrypted or decrypted.
     SealDisk(SealingDisk),
     /// A snapshot is made or deleted.
@@ -51,7 +51,7 @@ impl Activity {
             Self::Rekey(_) => Some(wait("the VM is moving to another key".to_owned())),
             Self::SnapshotChange(_) => Some(wait("a snapshot of the VM is being made or deleted".to_owned())),
             Self::DiskChange(changing) => {
-                Some(wait(format!("{} of the VM is being changed", changing.what())))
+                Some(wait(format!("{} of the VM is being changed", changing.wanted().what())))
             }
             Self::NicChange(_) => Some(wait("the network cards of the VM are being changed".to_owned())),
             Self::SizeChange(_) => {
@@ -95,6 +95,21 @@ impl Activity {
         }
     }
 
+    /// Wakes a change that waits for the guest: QEMU has released a device, or may have.
+    pub(super) fn wake(&self) {
+        match self {
+            Self::DiskChange(changing) => changing.wake(),
+            Self::NicChange(changing) => changing.wake(),
+            Self::SizeChange(changing) => changing.wake(),
+            Self::Idle
+            | Self::Suspension(_)
+            | Self::Rekey(_)
+            | Self::Dump(_)
+            | Self::SealDisk(_)
+            | Self::SnapshotChange(_) => {}
+        }
+    }
+
     pub(super) fn suspension(&self) -> Option<&Suspension> {
         if let Self::Suspension(suspension) = self { Some(suspension) } else { None }
     }
@@ -107,27 +122,15 @@ impl Activity {
         if let Self::Dump(dump) = self { Some(dump) } else { None }
     }
 
-    pub(super) fn disk_change(&self) -> Option<&Changing> {
+    pub(super) fn disk_change_mut(&mut self) -> Option<&mut Change<DiskChange>> {
         if let Self::DiskChange(changing) = self { Some(changing) } else { None }
     }
 
-    pub(super) fn disk_change_mut(&mut self) -> Option<&mut Changing> {
-        if let Self::DiskChange(changing) = self { Some(changing) } else { None }
-    }
-
-    pub(super) fn nic_change(&self) -> Option<&ChangingNics> {
+    pub(super) fn nic_change_mut(&mut self) -> Option<&mut Change<WantedNics>> {
         if let Self::NicChange(changing) = self { Some(changing) } else { None }
     }
 
-    pub(super) fn nic_change_mut(&mut self) -> Option<&mut ChangingNics> {
-        if let Self::NicChange(changing) = self { Some(changing) } else { None }
-    }
-
-    pub(super) fn size_change(&self) -> Option<&ChangingSizes> {
-        if let Self::SizeChange(changing) = self { Some(changing) } else { None }
-    }
-
-    pub(super) fn size_change_mut(&mut self) -> Option<&mut ChangingSizes> {
+    pub(super) fn size_change_mut(&mut self) -> Option<&mut Change<WantedSizes>> {
         if let Self::SizeChange(changing) = self { Some(changing) } else { None }
     }
 
@@ -172,7 +175,7 @@ impl Activity {
     }
 
     /// Ends the disk change, if one is in progress.
-    pub(super) fn end_disk_change(&mut self) -> Option<Changing> {
+    pub(super) fn end_disk_change(&mut self) -> Option<Change<DiskChange>> {
         match std::mem::take(self) {
             Self::DiskChange(changing) => Some(changing),
             other => self.keep(other),
@@ -180,7 +183,7 @@ impl Activity {
     }
 
     /// Ends the change of network cards, if one is in progress.
-    pub(super) fn end_nic_change(&mut self) -> Option<ChangingNics> {
+    pub(super) fn end_nic_change(&mut self) -> Option<Change<WantedNics>> {
         match std::mem::take(self) {
             Self::NicChange(changing) => Some(changing),
             other => self.keep(other),
@@ -188,7 +191,7 @@ impl Activity {
     }
 
     /// Ends the change of the machine's sizes, if one is in progress.
-    pub(super) fn end_size_change(&mut self) -> Option<ChangingSizes> {
+    pub(super) fn end_size_change(&mut self) -> Option<Change<WantedSizes>> {
         match std::mem::take(self) {
             Self::SizeChange(changing) => Some(changing),
             other => self.keep(other),
@@ -222,7 +225,7 @@ impl Activity {
 mod tests {
     use std::sync::Arc;
 
-    use strongroom_host::protocol::{DiskChange, DiskName, OperationId, SnapshotChange};
+    use strongroom_host::protocol::{Cpus, DiskName, MemorySize, OperationId, SnapshotChange};
     use strongroom_host::wire::Wire;
     use strongroom_types::SnapshotId;
 
@@ -233,20 +236,25 @@ mod tests {
         Connection { id: 1, wire: Arc::new(Wire::pair().unwrap().0) }
     }
 
+    fn began<Wanted: PartialEq>(wanted: Wanted) -> Change<Wanted> {
+        Change::new(wanted, &asked_by(), 1).0
+    }
+
     /// One activity of each kind, with the code with which it refuses others.
     fn each() -> [(Activity, &'static str); 8] {
         let disk: DiskName = "disk1".parse().unwrap();
         let sealed = disk.clone();
+        let sizes = WantedSizes { cpus: Cpus::of_cores(1), memory: MemorySize::MIN };
         let snapshots = SnapshotChange::Delete { snapshot: SnapshotId::random() };
         [
             (Activity::Suspension(Suspension::for_tests(asked_by())), "suspending"),
             (Activity::Rekey(Rekeying::for_tests(asked_by())), "busy"),
             (Activity::Dump(DumpUnderWay::for_tests(asked_by(), OperationId::random())), "dumping"),
-            (Activity::DiskChange(Changing::for_tests(asked_by(), DiskChange::Remove { disk })), "busy"),
+            (Activity::DiskChange(began(DiskChange::Remove { disk })), "busy"),
             (Activity::SnapshotChange(ChangingSnapshots::for_tests(asked_by(), snapshots)), "busy"),
             (Activity::SealDisk(SealingDisk::for_tests(asked_by(), sealed)), "busy"),
-            (Activity::NicChange(ChangingNics::for_tests(asked_by())), "busy"),
-            (Activity::SizeChange(ChangingSizes::for_tests(asked_by())), "busy"),
+            (Activity::NicChange(began(WantedNics { nics: Vec::new(), boot_order: Vec::new() })), "busy"),
+            (Activity::SizeChange(began(sizes)), "busy"),
         ]
     }
 

@@ -6,7 +6,7 @@
 //! state file before QEMU has it, and stays there until QEMU no longer has it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::thread;
 
 use strongroom_host::layout::{Layout, Place};
@@ -20,6 +20,7 @@ use strongroom_types::{IoLimits, VolumeSize};
 use strongroom_worker::supervise::LimitPage;
 
 use super::activity::Activity;
+use super::change::Change;
 use super::unplug::{LETS_GO_WITHIN, Release, ending, plug_problem};
 use super::{Event, Vm, Volume};
 use crate::door::Connection;
@@ -29,27 +30,6 @@ use crate::seal::running::SealStep;
 use crate::starter::Starter;
 use crate::volumes::{ServedVolume, VolumeHost, VolumeNews};
 use crate::{disks, observe, swap};
-
-/// A change in progress, with the connection that waits for it.
-#[derive(Debug)]
-pub(super) struct Changing {
-    change: DiskChange,
-    asked_by: Connection,
-    request: u64,
-    woken: Sender<()>,
-}
-
-impl Changing {
-    /// What changes, in words.
-    pub(super) fn what(&self) -> &str {
-        self.change.what()
-    }
-
-    #[cfg(test)]
-    pub(super) fn for_tests(asked_by: Connection, change: DiskChange) -> Self {
-        Self { change, asked_by, request: 1, woken: channel().0 }
-    }
-}
 
 /// A step that must be recorded before the change continues.
 #[derive(Debug)]
@@ -104,14 +84,14 @@ impl Vm {
         known: &[KnownVolume],
     ) -> Result<(), Problem> {
         let machine = self.machine()?;
-        if let Some(changing) = self.activity.disk_change_mut().filter(|changing| changing.change == change) {
-            (changing.asked_by, changing.request) = (asked_by.clone(), request);
+        if let Some(same) = self.activity.disk_change_mut().filter(|known| *known.wanted() == change) {
+            same.answer_to(asked_by, request);
             return Ok(());
         }
         self.activity.allow_another()?;
         self.learn(known)?;
         self.allow(&change)?;
-        let (woken, wakes) = channel();
+        let (changing, wakes) = Change::new(change.clone(), asked_by, request);
         let work = Work {
             task: self.task.clone(),
             layout: self.state.layout.clone(),
@@ -123,15 +103,14 @@ impl Vm {
             events: self.events.clone(),
             wakes,
         };
-        let wanted = change.clone();
         thread::Builder::new()
             .name("disks".to_owned())
             .spawn(move || {
-                let changed = work.run(&wanted);
+                let changed = work.run(&change);
                 let _ = work.events.send(Event::DiskChanged(changed));
             })
             .map_err(Problem::system)?;
-        self.activity = Activity::DiskChange(Changing { change, asked_by: asked_by.clone(), request, woken });
+        self.activity = Activity::DiskChange(changing);
         Ok(())
     }
 
@@ -160,19 +139,6 @@ impl Vm {
             }
             DiskChange::Seal { disk } => Err(asked_otherwise(spec, disk)),
             _ => Ok(()),
-        }
-    }
-
-    /// Wakes a change when QEMU has released a device, or may have.
-    pub(super) fn wake_change(&self) {
-        if let Some(changing) = self.activity.disk_change() {
-            let _ = changing.woken.send(());
-        }
-        if let Some(changing) = self.activity.nic_change() {
-            changing.wake();
-        }
-        if let Some(changing) = self.activity.size_change() {
-            changing.wake();
         }
     }
 
@@ -280,14 +246,13 @@ impl Vm {
     /// Ends a change.
     pub(super) fn disk_changed(&mut self, changed: Result<(), Problem>) {
         let Some(changing) = self.activity.end_disk_change() else { return };
-        let (vm, what) = (&self.task.spec.name, changing.change.what());
+        let (vm, what) = (&self.task.spec.name, changing.wanted().what());
         match &changed {
             Ok(()) => tracing::info!("VM {vm}: {what} is changed, as was asked for"),
             Err(problem) => tracing::warn!("VM {vm}: {what} is not changed: {problem}"),
         }
         self.tell();
-        let answer = self.answer_of_volumes(changing.request, changed.err());
-        changing.asked_by.send(&answer);
+        changing.answer(|request| self.answer_of_volumes(request, changed.err()));
     }
 }
 

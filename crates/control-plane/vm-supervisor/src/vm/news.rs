@@ -63,7 +63,7 @@ impl Vm {
             }
             PowerEvent::Reset { .. } if self.losses.thaw_is_late => self.agent.guest_was_reset(),
             PowerEvent::NetworkLost { network } => self.network_lost(&network),
-            PowerEvent::DeviceDeleted { .. } => self.wake_change(),
+            PowerEvent::DeviceDeleted { .. } => self.activity.wake(),
             _ => {}
         }
     }
@@ -94,7 +94,7 @@ impl Vm {
         if self.standing.power == PowerState::Stopping {
             return;
         }
-        self.wake_change();
+        self.activity.wake();
         if self.activity.is_sealing_memory() {
             return;
         }

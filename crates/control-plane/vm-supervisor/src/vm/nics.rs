@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::thread;
 
 use strongroom_host::nic_layout::{Came, NicLayout, NicPlace};
@@ -19,6 +19,7 @@ use strongroom_host::vm_directory::VmRecord;
 use strongroom_hypervisor::network::NetworkState;
 
 use super::activity::Activity;
+use super::change::Change;
 use super::unplug::{Release, ending, plug_problem};
 use super::{Event, Vm};
 use crate::disks;
@@ -33,28 +34,6 @@ pub struct WantedNics {
     pub nics: Vec<Nic>,
     /// The order of booting, which names cards by their number.
     pub boot_order: Vec<BootDevice>,
-}
-
-/// A change in progress, with the connection that waits for it.
-#[derive(Debug)]
-pub(super) struct ChangingNics {
-    wanted: WantedNics,
-    asked_by: Connection,
-    request: u64,
-    woken: Sender<()>,
-}
-
-impl ChangingNics {
-    /// Wakes the change: QEMU has released a device, or may have.
-    pub(super) fn wake(&self) {
-        let _ = self.woken.send(());
-    }
-
-    #[cfg(test)]
-    pub(super) fn for_tests(asked_by: Connection) -> Self {
-        let wanted = WantedNics { nics: Vec::new(), boot_order: Vec::new() };
-        Self { wanted, asked_by, request: 1, woken: channel().0 }
-    }
 }
 
 /// A step that must be recorded before the change continues.
@@ -92,8 +71,8 @@ impl Vm {
         files: Vec<OwnedFd>,
     ) -> Result<(), Problem> {
         let machine = self.machine()?;
-        if let Some(changing) = self.activity.nic_change_mut().filter(|changing| changing.wanted == wanted) {
-            (changing.asked_by, changing.request) = (asked_by.clone(), request);
+        if let Some(same) = self.activity.nic_change_mut().filter(|known| *known.wanted() == wanted) {
+            same.answer_to(asked_by, request);
             return Ok(());
         }
         self.activity.allow_another()?;
@@ -107,7 +86,7 @@ impl Vm {
             return Err(Problem::new("paused", message).with_next_step("resume it, or stop it"));
         }
         let granted = Granted::new(networks, files)?;
-        let (woken, wakes) = channel();
+        let (changing, wakes) = Change::new(wanted.clone(), asked_by, request);
         let work = Work {
             spec: changed,
             layout,
@@ -116,14 +95,12 @@ impl Vm {
             events: self.events.clone(),
             wakes,
         };
-        let wish = wanted.clone();
         let run = move || {
-            let done = work.run(wish, granted);
+            let done = work.run(wanted, granted);
             let _ = work.events.send(Event::NicsChanged(done));
         };
         thread::Builder::new().name("nics".to_owned()).spawn(run).map_err(Problem::system)?;
-        let asked_by = asked_by.clone();
-        self.activity = Activity::NicChange(ChangingNics { wanted, asked_by, request, woken });
+        self.activity = Activity::NicChange(changing);
         Ok(())
     }
 
@@ -167,7 +144,7 @@ impl Vm {
             Err(problem) => tracing::warn!("VM {vm}: its network cards are not as was asked for: {problem}"),
         }
         self.tell();
-        changing.asked_by.send(&Report::answer(changing.request, changed.err()));
+        changing.answer(|request| Report::answer(request, changed.err()));
     }
 
     /// Pulls the cables of a machine that has not run yet: it is started with all plugged in.

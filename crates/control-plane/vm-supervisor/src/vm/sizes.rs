@@ -5,9 +5,9 @@
 //! it does not touch it any more.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use strongroom_host::orders::Report;
 use strongroom_host::protocol::{Cpus, MemorySize, PowerState, Problem, VmSpec};
@@ -16,7 +16,8 @@ use strongroom_host::vm_directory::VmRecord;
 use strongroom_hypervisor::QmpError;
 
 use super::activity::Activity;
-use super::unplug::{ASKS_AGAIN_AFTER, LETS_GO_WITHIN, ending};
+use super::change::Change;
+use super::unplug::{LETS_GO_WITHIN, await_news, ending};
 use super::{Event, Vm};
 use crate::disks;
 use crate::door::Connection;
@@ -33,28 +34,6 @@ pub struct WantedSizes {
     pub memory: MemorySize,
 }
 
-/// A change in progress, with the connection that waits for it.
-#[derive(Debug)]
-pub(super) struct ChangingSizes {
-    wanted: WantedSizes,
-    asked_by: Connection,
-    request: u64,
-    woken: Sender<()>,
-}
-
-impl ChangingSizes {
-    /// Wakes the change: QEMU has released a processor, or may have.
-    pub(super) fn wake(&self) {
-        let _ = self.woken.send(());
-    }
-
-    #[cfg(test)]
-    pub(super) fn for_tests(asked_by: Connection) -> Self {
-        let wanted = WantedSizes { cpus: Cpus::of_cores(1), memory: MemorySize::MIN };
-        Self { wanted, asked_by, request: 1, woken: channel().0 }
-    }
-}
-
 impl Vm {
     /// Begins a change, which is answered when it has ended. If the same change is requested again,
     /// for example by the next hostd, the last request gets the answer.
@@ -65,8 +44,8 @@ impl Vm {
         wanted: WantedSizes,
     ) -> Result<(), Problem> {
         let machine = self.machine()?;
-        if let Some(changing) = self.activity.size_change_mut().filter(|changing| changing.wanted == wanted) {
-            (changing.asked_by, changing.request) = (asked_by.clone(), request);
+        if let Some(same) = self.activity.size_change_mut().filter(|known| *known.wanted() == wanted) {
+            same.answer_to(asked_by, request);
             return Ok(());
         }
         self.activity.allow_another()?;
@@ -78,7 +57,7 @@ impl Vm {
         // Whatever is killed, what the next start needs is known before the guest has it.
         self.state.started = Some(self.start_sizes());
         self.state.write(&self.run).map_err(Problem::system)?;
-        let (woken, wakes) = channel();
+        let (changing, wakes) = Change::new(wanted, asked_by, request);
         let keys = Arc::clone(&self.keys);
         let work = Work { spec, keys, machine, events: self.events.clone(), wakes };
         let run = move || {
@@ -86,8 +65,7 @@ impl Vm {
             let _ = work.events.send(Event::SizesChanged(done));
         };
         thread::Builder::new().name("sizes".to_owned()).spawn(run).map_err(Problem::system)?;
-        let asked_by = asked_by.clone();
-        self.activity = Activity::SizeChange(ChangingSizes { wanted, asked_by, request, woken });
+        self.activity = Activity::SizeChange(changing);
         Ok(())
     }
 
@@ -121,7 +99,7 @@ impl Vm {
             }
         }
         self.tell();
-        changing.asked_by.send(&Report::answer(changing.request, changed.err()));
+        changing.answer(|request| Report::answer(request, changed.err()));
     }
 }
 
@@ -199,14 +177,7 @@ impl Work {
             if let Err(error) = monitor.unplug_cpu() {
                 tracing::debug!("VM {}: {error}", self.spec.name);
             }
-            self.await_release(left.min(ASKS_AGAIN_AFTER))?;
-        }
-    }
-
-    fn await_release(&self, within: Duration) -> Result<(), Problem> {
-        match self.wakes.recv_timeout(within) {
-            Ok(()) | Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Ok(()),
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Err(ending()),
+            await_news(&self.wakes, left)?;
         }
     }
 }

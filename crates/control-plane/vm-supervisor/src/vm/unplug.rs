@@ -12,7 +12,7 @@ use crate::machine::Machine;
 /// How long a guest may take to release a device.
 pub(super) const LETS_GO_WITHIN: Duration = Duration::from_secs(60);
 /// After this time it is asked again: it may have been booting.
-pub(super) const ASKS_AGAIN_AFTER: Duration = Duration::from_secs(6);
+const ASKS_AGAIN_AFTER: Duration = Duration::from_secs(6);
 
 /// A release of devices.
 pub(super) struct Release<'a> {
@@ -38,13 +38,22 @@ impl Release<'_> {
             if let Err(error) = qemu.unplug(device) {
                 tracing::debug!("{}: {error}", device.in_machine());
             }
-            match self.wakes.recv_timeout(left.min(ASKS_AGAIN_AFTER)) {
-                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(ending()),
-            }
+            await_news(self.wakes, left)?;
         }
         qemu.unplugged(device);
         Ok(())
+    }
+}
+
+/// Waits until QEMU has released something, or may have, or it is time to ask again; at most
+/// `left`.
+///
+/// # Errors
+/// If the VM ends.
+pub(super) fn await_news(wakes: &Receiver<()>, left: Duration) -> Result<(), Problem> {
+    match wakes.recv_timeout(left.min(ASKS_AGAIN_AFTER)) {
+        Ok(()) | Err(RecvTimeoutError::Timeout) => Ok(()),
+        Err(RecvTimeoutError::Disconnected) => Err(ending()),
     }
 }
 
