@@ -213,7 +213,7 @@ impl ExposeArguments {
         let descriptor = head.descriptor();
         let (size_bytes, encrypted) = (descriptor.size_bytes.bytes(), descriptor.encryption.is_some());
         let placement =
-            self.numa_node.placement(&head).map_err(|error| CliError::Usage(error.to_string()))?;
+            self.numa_node.placement(head.as_fd()).map_err(|error| CliError::Usage(error.to_string()))?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
 
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -346,7 +346,7 @@ impl ExposeArguments {
     /// Listens on the socket, which must not be in the volume's own directory.
     fn listen(&self, address: &listen::Address, head: &VolumeHead) -> Result<Listener, CliError> {
         if let listen::Address::Unix(socket) = address
-            && let (Some(Ok(parent)), Ok(volume)) = (socket.parent().map(stat), fstat(head))
+            && let (Some(Ok(parent)), Some(Ok(volume))) = (socket.parent().map(stat), head.as_fd().map(fstat))
             && (parent.st_dev, parent.st_ino) == (volume.st_dev, volume.st_ino)
         {
             let (socket, volume) = (socket.display(), self.path.display());

@@ -363,8 +363,10 @@ pub fn remove_handover(path: &Path) -> Result<(), VmDirectoryError> {
 /// followed, neither as the directory nor as the file.
 fn open_file(path: &Path, name: &'static str) -> Result<Option<File>, VmDirectoryError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file =
-        HOST.open_directory(path).and_then(|directory| openat(&*directory, name, flags, Mode::empty()));
+    let file = HOST.open_directory(path).and_then(|directory| {
+        let directory = directory.as_fd().ok_or(Errno::OPNOTSUPP)?;
+        openat(directory, name, flags, Mode::empty())
+    });
     match file {
         Ok(file) => Ok(Some(File::from(file))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),

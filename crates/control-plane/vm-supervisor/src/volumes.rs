@@ -207,7 +207,7 @@ impl VolumeHost<'_> {
             .map_err(system("cannot give a disk's socket to QEMU's user"))?;
         let name = format!("{}-{}", spec.name, disk.name);
         // QEMU starts after the disks, on NUMA nodes of the kernel's choice.
-        let placement = Placement::near_device(&head);
+        let placement = head.as_fd().and_then(Placement::near_device);
         let limits = vec![limit_page(disk.limits)?, Arc::clone(self.limits)];
         let exposure = Exposure {
             head,

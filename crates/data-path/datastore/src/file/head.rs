@@ -2,7 +2,7 @@
 //! descriptor.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -54,15 +54,21 @@ impl VolumeHead {
         })
     }
 
+    /// The kernel's directory, if it is one, for access to other files in it.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.directory.handle.as_fd()
+    }
+
     /// Whether the volume has files that belong to another user, which root can open nevertheless.
     /// Files that cannot be examined do not count.
     pub fn has_files_of_other_users(&self) -> bool {
+        let Some(directory) = self.as_fd() else { return false };
         let ours = geteuid().as_raw();
         let is_others = |entry: &DirEntry| {
-            let found = statat(self, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+            let found = statat(directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
             entry.file_name() != c".." && found.is_ok_and(|stat| stat.st_uid != ours)
         };
-        Dir::read_from(self).is_ok_and(|entries| entries.flatten().any(|entry| is_others(&entry)))
+        Dir::read_from(directory).is_ok_and(|entries| entries.flatten().any(|entry| is_others(&entry)))
     }
 
     /// Reopens and locks the layers after the process that did the I/O has died. Waits at most
@@ -116,13 +122,6 @@ impl VolumeHead {
         self.directory.write_descriptor(&encoded)?;
         self.descriptor = grown;
         Ok(())
-    }
-}
-
-/// The directory itself, for access to other files in it.
-impl AsFd for VolumeHead {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.directory.handle.as_fd()
     }
 }
 

@@ -137,12 +137,6 @@ fn bears_mark(directory: &Path) -> bool {
 /// A directory, held open, so that changes of its path do not matter.
 struct HostDirectory(OwnedFd);
 
-impl AsFd for HostDirectory {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 impl Lockable for HostDirectory {
     fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno> {
         flock(&self.0, operation)
@@ -154,6 +148,10 @@ impl Lockable for HostDirectory {
 }
 
 impl Directory for HostDirectory {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
     fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError> {
         filesystem::recognise(&self.0, path)
     }
@@ -195,7 +193,7 @@ impl Directory for HostDirectory {
     /// The link is made by name: one by open file would need `/proc`, or a capability.
     fn link(&self, from: &dyn Directory, name: &str, file: &dyn StoredFile) -> Result<(), Errno> {
         let meant = fstat(file.as_fd().ok_or(Errno::OPNOTSUPP)?)?;
-        linkat(from, name, &self.0, name, AtFlags::empty())?;
+        linkat(from.as_fd().ok_or(Errno::XDEV)?, name, &self.0, name, AtFlags::empty())?;
         let made = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if (made.st_dev, made.st_ino) == (meant.st_dev, meant.st_ino) {
             return Ok(());

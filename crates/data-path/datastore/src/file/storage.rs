@@ -5,7 +5,7 @@
 //! does not pass through here: it goes through the thread's queues, to which an open file is a
 //! [`DataFile`].
 
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,7 +56,10 @@ pub trait Lockable {
 }
 
 /// An open directory.
-pub trait Directory: Lockable + AsFd + Send + Sync {
+pub trait Directory: Lockable + Send + Sync {
+    /// The kernel's directory, if it is one.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>>;
+
     /// The file system that it lies on, or why that cannot hold volumes.
     fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError>;
 

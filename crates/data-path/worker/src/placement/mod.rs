@@ -68,15 +68,15 @@ pub struct NoSuchNode {
 }
 
 impl NumaNode {
-    /// The placement of a worker whose volume is in this file or directory; `None` on a machine
-    /// with one node.
+    /// The placement of a worker whose volume is in this file or directory, if the kernel has it;
+    /// `None` on a machine with one node.
     ///
     /// # Errors
     /// If the node does not exist.
-    pub fn placement(self, volume: impl AsFd) -> Result<Option<Placement>, NoSuchNode> {
+    pub fn placement(self, volume: Option<impl AsFd>) -> Result<Option<Placement>, NoSuchNode> {
         match self {
             Self::None => Ok(None),
-            Self::Auto => Ok(Placement::near_device(volume)),
+            Self::Auto => Ok(volume.and_then(Placement::near_device)),
             Self::Vm(node) => match Topology::online(SYSFS.as_ref()) {
                 Some(online) if !online.contains(node) => Err(NoSuchNode { node, online }),
                 Some(online) if online.len() > 1 => Ok(Some(Placement { vm_node: Some(node), device: None })),

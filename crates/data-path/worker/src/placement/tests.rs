@@ -204,9 +204,9 @@ fn a_worker_of_this_machine_is_left_alone_if_it_has_one_node() {
     }
     let here = File::open(std::env::current_exe().unwrap()).unwrap();
     for wish in [NumaNode::Auto, NumaNode::None, NumaNode::Vm(0)] {
-        assert_eq!(wish.placement(&here), Ok(None));
+        assert_eq!(wish.placement(Some(&here)), Ok(None));
     }
-    let refused = NumaNode::Vm(3).placement(&here).unwrap_err().to_string();
+    let refused = NumaNode::Vm(3).placement(Some(&here)).unwrap_err().to_string();
     assert!(refused.contains("no NUMA node 3: its nodes are 0;"), "{refused}");
     // Even if it is given a placement that it would never get.
     let before = whereabouts();

@@ -44,7 +44,7 @@ impl ControlSocket {
     /// Listens in the volume's directory. Only the holder of the volume does so, so a socket that
     /// is found there belongs to a dead process.
     pub fn bind(head: &VolumeHead) -> Result<Self, Errno> {
-        let directory = rustix::io::fcntl_dupfd_cloexec(head, 0)?;
+        let directory = rustix::io::fcntl_dupfd_cloexec(head.as_fd().ok_or(Errno::NOTDIR)?, 0)?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         match statat(&directory, CONTROL_SOCKET, AtFlags::SYMLINK_NOFOLLOW) {

@@ -191,9 +191,9 @@ impl StartsWorkers for StarterProcess {
 /// If confinement fails; then the process must end.
 pub fn confine(head: &VolumeHead, read: Vec<PathBuf>) -> Result<(), SuperviseError> {
     // Use its descriptor: the path to it may need rights that this process is about to lose.
-    let directory = PathBuf::from(format!("/proc/self/fd/{}", head.as_fd().as_raw_fd()));
+    let directory = head.as_fd().map(|open| PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd())));
     let are_other_users = head.has_files_of_other_users();
-    confine_supervisor(&SupervisorFiles { read, write: vec![directory], are_other_users })?;
+    confine_supervisor(&SupervisorFiles { read, write: directory.into_iter().collect(), are_other_users })?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -197,12 +197,6 @@ impl Storage for Broken<SimFs> {
 
 type AnyDirectory = Arc<dyn Directory>;
 
-impl AsFd for Broken<AnyDirectory> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.below.as_fd()
-    }
-}
-
 impl Lockable for Broken<AnyDirectory> {
     fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno> {
         self.below.try_lock(operation)
@@ -214,6 +208,10 @@ impl Lockable for Broken<AnyDirectory> {
 }
 
 impl Directory for Broken<AnyDirectory> {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.below.as_fd()
+    }
+
     fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError> {
         let found = self.below.file_system(path)?;
         let syncs_in_turn = found.syncs_in_turn && self.mutation.rule != Rule::SyncsSideBySide;
