@@ -42,7 +42,7 @@ impl FromStr for ObjectId {
 }
 
 /// What a name of a directory leads to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// A directory.
     Directory(ObjectId),
@@ -143,6 +143,22 @@ impl Names {
             steps.extend(remove.map(Step::RemoveEntry));
             steps.extend(set.as_ref().map(|(name, value)| Step::SetEntry(name, value)));
             self.pool.change(&self.object, &Change(steps))
+        })
+    }
+
+    /// Makes a name; `EXIST` if there is one.
+    pub(crate) fn add(&self, name: &str, entry: Entry) -> Result<(), Errno> {
+        self.change(|| match self.entry(name)? {
+            Some(_) => Err(Errno::EXIST),
+            None => Ok(NameChange { remove: None, set: Some((name, entry)) }),
+        })
+    }
+
+    /// Removes a name, if it leads to `entry`; `NOENT` if it does not.
+    pub(crate) fn remove_name(&self, name: &str, entry: Entry) -> Result<(), Errno> {
+        self.change(|| match self.entry(name)? {
+            Some(found) if found == entry => Ok(NameChange { remove: Some(name), set: None }),
+            _ => Err(Errno::NOENT),
         })
     }
 

@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Component, Path};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags};
@@ -174,10 +174,7 @@ impl Storage for RbdStorage {
         let id = ObjectId::random();
         let names = Names::of(&self.0.pool, &id);
         names.make()?;
-        let made = above.change(|| match above.entry(name)? {
-            Some(_) => Err(Errno::EXIST),
-            None => Ok(NameChange { remove: None, set: Some((name, Entry::Directory(id))) }),
-        });
+        let made = above.add(name, Entry::Directory(id));
         if made.is_err() {
             let _ = names.remove();
         }
@@ -192,10 +189,7 @@ impl Storage for RbdStorage {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
-        above.change(|| match above.entry(name)? {
-            Some(Entry::Directory(found)) if found == id => Ok(NameChange { remove: Some(name), set: None }),
-            _ => Err(Errno::NOENT),
-        })
+        above.remove_name(name, Entry::Directory(id))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
@@ -214,10 +208,7 @@ impl Storage for RbdStorage {
         if is_within {
             return Ok(());
         }
-        source.change(|| match source.entry(old)? {
-            Some(found) if found == moved => Ok(NameChange { remove: Some(old), set: None }),
-            _ => Err(Errno::NOENT),
-        })
+        source.remove_name(old, moved)
     }
 
     fn exists(&self, path: &Path) -> bool {
@@ -233,15 +224,6 @@ struct RbdDirectory {
     storage: RbdStorage,
     names: Names,
     lock: ObjectLock,
-}
-
-/// A placeholder: the kernel has no such directory, so nothing can be opened through it.
-impl AsFd for RbdDirectory {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        static NOTHING: OnceLock<std::fs::File> = OnceLock::new();
-        #[expect(clippy::expect_used, reason = "every Linux has it")]
-        NOTHING.get_or_init(|| std::fs::File::open("/dev/null").expect("/dev/null is there")).as_fd()
-    }
 }
 
 impl Lockable for RbdDirectory {
@@ -263,8 +245,8 @@ impl RbdDirectory {
         &self.shared().pool
     }
 
-    /// Makes a file, and its name if nobody else has made that meanwhile.
-    fn make(&self, name: &str) -> Result<(), Errno> {
+    /// Makes a file and its name; `EXIST` if somebody else has made that meanwhile.
+    fn make(&self, name: &str) -> Result<Entry, Errno> {
         let (id, pool) = (ObjectId::random(), self.pool());
         file::make(pool, &id)?;
         let entry = match is_layer_file(name) {
@@ -276,16 +258,11 @@ impl RbdDirectory {
             Entry::Image(id) => create_image(pool, &file::image_of(id), 0, shape),
             Entry::Object(_) | Entry::Directory(_) => Ok(()),
         };
-        let made = image.and_then(|()| {
-            self.names.change(|| match self.names.entry(name)? {
-                Some(_) => Err(Errno::EXIST),
-                None => Ok(NameChange { remove: None, set: Some((name, entry.clone())) }),
-            })
-        });
+        let made = image.and_then(|()| self.names.add(name, entry));
         if made.is_err() {
             let _ = file::reap(pool, &entry, &Holder::own().cookie());
         }
-        made
+        made.map(|()| entry)
     }
 
     /// Removes a file whose name was removed, if that was its last one.
@@ -303,6 +280,10 @@ impl RbdDirectory {
 }
 
 impl Directory for RbdDirectory {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError> {
         let space = self.shared().cluster.space().map_err(|errno| DatastoreError::System {
             action: "examine the cluster of",
@@ -331,11 +312,8 @@ impl Directory for RbdDirectory {
                 Some(entry) => break entry,
                 None if !flags.contains(OFlags::CREATE) => return Err(Errno::NOENT),
                 None => match self.make(name) {
-                    Ok(()) if flags.contains(OFlags::EXCL) => {
-                        break self.names.entry(name)?.ok_or(Errno::NOENT)?;
-                    }
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(errno) => return Err(errno),
+                    Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {}
+                    made => break made?,
                 },
             }
         };
@@ -381,10 +359,7 @@ impl Directory for RbdDirectory {
             None => Entry::Object(id),
         };
         file::count_name(self.pool(), &id, 1)?;
-        let made = self.names.change(|| match self.names.entry(name)? {
-            Some(_) => Err(Errno::EXIST),
-            None => Ok(NameChange { remove: None, set: Some((name, entry.clone())) }),
-        });
+        let made = self.names.add(name, entry);
         if made.is_err() {
             let _ = file::count_name(self.pool(), &id, -1);
         }

@@ -15,7 +15,7 @@ pub(super) type Handle = *mut c_void;
 pub(super) type Callback = unsafe extern "C" fn(completion: Handle, argument: *mut c_void);
 pub(super) type DiffCallback = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
-/// `struct rados_pool_stat_t`.
+/// `struct rados_cluster_stat_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct ClusterStat {
