@@ -331,8 +331,10 @@ struct FailsSync {
 
 impl Between for FailsSync {
     fn submits(&mut self, io: FileIo) -> Fate {
-        let syncs =
-            matches!(io.operation, FileOperation::SyncData | FileOperation::Write { durable: true, .. });
+        let syncs = matches!(
+            io.operation,
+            FileOperation::SyncData | FileOperation::Sync | FileOperation::Write { durable: true, .. }
+        );
         match syncs && self.fail_next.replace(false) {
             true => Fate::Ends(io, Err(self.error)),
             false => Fate::Done(io),

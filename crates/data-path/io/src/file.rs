@@ -49,6 +49,8 @@ pub enum FileOperation {
     },
     /// Make all completed writes durable, with the metadata needed to read them back (fdatasync).
     SyncData,
+    /// Make all completed writes durable, with all metadata of the file (fsync).
+    Sync,
     /// Free the extent's space; it reads as zeroes (`FALLOC_FL_PUNCH_HOLE`).
     Punch {
         /// The extent to free.

@@ -45,7 +45,7 @@ impl RbdQueue {
             FileOperation::Read { offset, into } => Submission::Read(offset, into),
             // Every acknowledged write is durable.
             FileOperation::Write { offset, from, durable: _ } => Submission::Write(offset, from),
-            FileOperation::SyncData => Submission::Flush,
+            FileOperation::SyncData | FileOperation::Sync => Submission::Flush,
             FileOperation::Punch { extent } => Submission::Free(extent),
             FileOperation::Zero { extent } => Submission::Zero(extent),
             // A cluster reserves no space.

@@ -38,7 +38,9 @@ pub(crate) struct Operation {
 #[derive(Debug)]
 enum Step {
     Transfer(Transfer),
-    SyncData,
+    Sync {
+        data_only: bool,
+    },
     Punch(Extent),
     Zero(Extent),
     /// Zeroing for file systems without such a call: first the space is freed, then it is allocated
@@ -71,7 +73,7 @@ enum Direction {
 pub(crate) enum Call<'a> {
     Read { into: &'a Buffer, start: usize, offset: u64 },
     Write { from: &'a Buffer, start: usize, offset: u64, durable: bool },
-    SyncData,
+    Sync { data_only: bool },
     Allocate { extent: Extent, mode: FallocateFlags },
 }
 
@@ -97,10 +99,10 @@ impl Operation {
             FileOperation::Punch { extent }
             | FileOperation::Zero { extent }
             | FileOperation::Allocate { extent } => Ok(*extent),
-            FileOperation::SyncData => Ok(Extent::default()),
+            FileOperation::SyncData | FileOperation::Sync => Ok(Extent::default()),
         };
-        let nothing_to_do =
-            !matches!(operation, FileOperation::SyncData) && reach.is_ok_and(|extent| extent.is_empty());
+        let nothing_to_do = !matches!(operation, FileOperation::SyncData | FileOperation::Sync)
+            && reach.is_ok_and(|extent| extent.is_empty());
         // Linux file offsets are signed, and io_uring interprets -1 as the file's current position.
         let in_reach = reach.is_ok_and(|extent| i64::try_from(extent.end()).is_ok());
         let mut step = Step::from(operation);
@@ -119,7 +121,7 @@ impl Operation {
     pub(crate) fn call(&self) -> Call<'_> {
         match &self.step {
             Step::Transfer(transfer) => transfer.call(),
-            Step::SyncData => Call::SyncData,
+            Step::Sync { data_only } => Call::Sync { data_only: *data_only },
             Step::Punch(extent) | Step::ZeroByPunch(extent) => Call::Allocate {
                 extent: *extent,
                 mode: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
@@ -170,7 +172,7 @@ impl Step {
                 *self = Step::Allocate(*extent);
                 None
             }
-            Step::SyncData | Step::Punch(_) | Step::Zero(_) | Step::Allocate(_) => Some(Ok(())),
+            Step::Sync { .. } | Step::Punch(_) | Step::Zero(_) | Step::Allocate(_) => Some(Ok(())),
         }
     }
 
@@ -193,7 +195,8 @@ impl From<FileOperation> for Step {
             FileOperation::Write { offset, from, durable } => {
                 transfer(Direction::Write { durable }, offset, from)
             }
-            FileOperation::SyncData => Step::SyncData,
+            FileOperation::SyncData => Step::Sync { data_only: true },
+            FileOperation::Sync => Step::Sync { data_only: false },
             FileOperation::Punch { extent } => Step::Punch(extent),
             FileOperation::Zero { extent } => Step::Zero(extent),
             FileOperation::Allocate { extent } => Step::Allocate(extent),

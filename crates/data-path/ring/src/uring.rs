@@ -274,7 +274,10 @@ impl Uring {
                     None => opcode::Write::new(file, address, length).offset(offset).rw_flags(flags).build(),
                 }
             }
-            Call::SyncData => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+            Call::Sync { data_only } => {
+                let flags = if data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
+                opcode::Fsync::new(file).flags(flags).build()
+            }
             Call::Allocate { extent, mode } => opcode::Fallocate::new(file, extent.length())
                 .offset(extent.offset())
                 .mode(mode.bits() as i32)

@@ -264,7 +264,7 @@ impl Operation {
                 let extent = Extent::between(offset, offset.saturating_add(from.len() as u64));
                 (Work::Write { extent, durable }, Some(from))
             }
-            FileOperation::SyncData => (Work::Sync { horizon: fs.state().clock }, None),
+            FileOperation::SyncData | FileOperation::Sync => (Work::Sync { horizon: fs.state().clock }, None),
             FileOperation::Punch { extent } => (Work::Space { extent, space: SpaceChange::Free }, None),
             FileOperation::Zero { extent } => (Work::Space { extent, space: SpaceChange::Zero }, None),
             FileOperation::Allocate { extent } => (Work::Space { extent, space: SpaceChange::Reserve }, None),

@@ -361,6 +361,8 @@ impl FileDisk {
             }
             _ => None,
         };
+        let files = [Some(&file), log.as_ref().map(|log| &log.file)];
+        let sync_order = SyncOrder::new(facts.syncs_in_turn, files.into_iter().flatten());
         let shared = Shared {
             layer: file,
             // A predecessor's last writes may not be durable.
@@ -371,7 +373,7 @@ impl FileDisk {
             read_only: facts.read_only,
             epoch: facts.write_epoch,
             syncs: Syncs::default(),
-            sync_order: SyncOrder::new(facts.syncs_in_turn),
+            sync_order,
         };
         Ok(Self { shared: Arc::new(shared) })
     }

@@ -120,6 +120,12 @@ pub trait StoredFile: DataFile + Lockable {
     /// Makes its content and length durable.
     fn sync(&self) -> Result<(), Errno>;
 
+    /// Whether a sync of its data may miss changes of where its blocks lie, which a whole sync
+    /// covers.
+    fn data_syncs_may_miss_its_map(&self) -> bool {
+        false
+    }
+
     /// The first byte of data from `at` on (`SEEK_DATA`), or `NXIO`.
     fn next_data(&self, at: u64) -> Result<u64, Errno>;
 

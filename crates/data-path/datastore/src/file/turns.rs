@@ -26,28 +26,43 @@ use strongroom_io::{
 };
 use strongroom_memory::Buffer;
 
+use super::settled::{FileMap, SettlingQueue};
+use super::storage::StoredFile;
+
 /// How the syncs of some files may run. All queues to these files come from here.
 #[derive(Debug)]
 pub(super) enum SyncOrder {
-    /// Concurrently.
-    SideBySide,
+    /// Concurrently. These files need whole syncs at times.
+    SideBySide(Vec<Arc<FileMap>>),
     /// The syncs of a file one after the other.
     InTurn(Arc<Turns>),
 }
 
 impl SyncOrder {
-    pub(super) fn new(in_turn: bool) -> Self {
-        if in_turn { Self::InTurn(Arc::default()) } else { Self::SideBySide }
+    pub(super) fn new<'a>(in_turn: bool, files: impl IntoIterator<Item = &'a Arc<dyn StoredFile>>) -> Self {
+        match in_turn {
+            true => Self::InTurn(Arc::default()),
+            false => Self::SideBySide(files.into_iter().filter_map(FileMap::of).collect()),
+        }
     }
 
     /// A thread's queue to the files.
     pub(super) fn queue(&self, thread: &Thread) -> Result<Box<dyn FileQueue>, IoError> {
-        let below = thread.reactor.file_queue()?;
+        let below = self.queue_without_syncs(thread)?;
         Ok(match self {
-            Self::SideBySide => below,
+            Self::SideBySide(_) => below,
             Self::InTurn(turns) => {
                 Box::new(TurnQueue::over(below, thread.reactor.waker(), Arc::clone(turns)))
             }
+        })
+    }
+
+    /// A thread's queue for operations that need no turn.
+    pub(super) fn queue_without_syncs(&self, thread: &Thread) -> Result<Box<dyn FileQueue>, IoError> {
+        let below = thread.reactor.file_queue()?;
+        Ok(match self {
+            Self::SideBySide(maps) if !maps.is_empty() => Box::new(SettlingQueue::over(below, maps.clone())),
+            Self::SideBySide(_) | Self::InTurn(_) => below,
         })
     }
 }
@@ -282,7 +297,7 @@ impl FileQueue for TurnQueue {
         // An operation on an unknown file is refused below.
         let file = self.files.iter().position(|file| file.token == token);
         match (&mut operation, file) {
-            (FileOperation::SyncData, Some(file)) => {
+            (FileOperation::SyncData | FileOperation::Sync, Some(file)) => {
                 self.ask(file, tag, None);
                 self.go_on(file);
                 if !self.ended.is_empty() {

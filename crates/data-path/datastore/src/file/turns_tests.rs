@@ -299,6 +299,6 @@ fn syncs_of_different_files_do_not_wait_for_each_other() {
 
 #[test]
 fn side_by_side_the_queue_is_the_leafs_own() {
-    assert!(matches!(SyncOrder::new(false), SyncOrder::SideBySide));
-    assert!(matches!(SyncOrder::new(true), SyncOrder::InTurn(_)));
+    assert!(matches!(SyncOrder::new(false, []), SyncOrder::SideBySide(maps) if maps.is_empty()));
+    assert!(matches!(SyncOrder::new(true, []), SyncOrder::InTurn(_)));
 }

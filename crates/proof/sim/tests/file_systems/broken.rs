@@ -30,7 +30,9 @@ struct Broken(Rule);
 impl Between for Broken {
     fn submits(&mut self, mut io: FileIo) -> Fate {
         match (&mut io.operation, self.0) {
-            (FileOperation::SyncData, Rule::FlushWithoutSync) => return Fate::Ends(io, Ok(())),
+            (FileOperation::SyncData | FileOperation::Sync, Rule::FlushWithoutSync)
+            // Of a durable write that changed the file system's map.
+            | (FileOperation::Sync, Rule::DurableWriteWithoutSync) => return Fate::Ends(io, Ok(())),
             (FileOperation::Write { durable, .. }, Rule::DurableWriteWithoutSync) => *durable = false,
             _ => {}
         }

@@ -41,6 +41,9 @@ pub const EXT4: FileSystem = FileSystem {
     examine: &["e2fsck", "-f", "-n"],
 };
 
+/// One that is soon full.
+pub const SMALL_EXT4: FileSystem = FileSystem { name: "ext4, small", device_mib: 64, ..EXT4 };
+
 pub const EXT4_WRITEBACK: FileSystem =
     FileSystem { name: "ext4, data=writeback", mount_options: "discard,data=writeback", ..EXT4 };
 

@@ -31,6 +31,7 @@ mod campaign;
 mod cut;
 mod file_system;
 mod first_writes;
+mod full;
 #[path = "../power_cuts/guest.rs"]
 mod guest;
 mod image;

@@ -41,7 +41,7 @@ struct Promise {
 }
 
 /// A volume in use, without a guest's randomness.
-struct Used<'a> {
+pub struct Used<'a> {
     bench: &'a Bench,
     sort: Sort,
     ring: Ring,
@@ -50,7 +50,7 @@ struct Used<'a> {
 }
 
 impl<'a> Used<'a> {
-    fn open(bench: &'a Bench, sort: Sort, path: &Path) -> Self {
+    pub fn open(bench: &'a Bench, sort: Sort, path: &Path) -> Self {
         let mut open = OpenStack::open(bench, sort, path).unwrap();
         open.destage();
         let ring = Ring::new(8).unwrap();
@@ -70,7 +70,11 @@ impl<'a> Used<'a> {
         done.remove(0).result.unwrap();
     }
 
-    fn write(&mut self, block: u64, fill: u8, durable: bool) {
+    pub fn flush(&mut self) {
+        self.run(Request::Flush);
+    }
+
+    pub fn write(&mut self, block: u64, fill: u8, durable: bool) {
         let mut from = self.bench.memory.take(BLOCK_BYTES as usize).unwrap();
         from.bytes_mut().fill(fill);
         let extent = Extent::between(block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
@@ -88,12 +92,12 @@ impl<'a> Used<'a> {
         self.open.stack.grow(size).unwrap();
     }
 
-    /// Closes it in order, with an empty log.
-    fn close(self) {
+    /// Closes it in order, and empties its log or not.
+    pub fn close(self, end: End) {
         let Self { channel, ring, open, .. } = self;
         drop(channel);
         drop(ring);
-        open.close(End::Empty);
+        open.close(end);
     }
 }
 
@@ -113,10 +117,10 @@ fn live(bench: &Bench, sort: Sort, recorder: &Recorder) -> Vec<Promise> {
     fills[0] = 1;
     promise("a first write with FUA", Some("vm1"), size_bytes, fills);
     used.write(1, 2, false);
-    used.run(Request::Flush);
+    used.flush();
     fills[1] = 2;
     promise("a flush", Some("vm1"), size_bytes, fills);
-    used.close();
+    used.close(End::Empty);
     promise("it was closed", Some("vm1"), size_bytes, fills);
     let mut used = Used::open(bench, sort, &path("vm1"));
     used.write(0, 3, true);
@@ -128,14 +132,14 @@ fn live(bench: &Bench, sort: Sort, recorder: &Recorder) -> Vec<Promise> {
     size_bytes *= 2;
     used.grow(2 * BLOCKS);
     promise("it was made larger", Some("vm1"), size_bytes, fills);
-    used.close();
+    used.close(End::Empty);
     // The renaming process is killed before it syncs the directory, so its successor has to.
     std::fs::rename(path("vm1"), path("vm3")).unwrap();
     let mut used = Used::open(bench, sort, &path("vm3"));
     used.write(0, 4, true);
     fills[0] = 4;
     promise("a write with FUA under a name that need not be durable", Some("vm3"), size_bytes, fills);
-    used.close();
+    used.close(End::Empty);
     rename(&path("vm3"), &path("vm2")).unwrap();
     promise("it was renamed", Some("vm2"), size_bytes, fills);
     delete(&path("vm2"), LOCK_WAIT).unwrap();

@@ -7,6 +7,7 @@ use std::process::Command;
 use strongroom_datastore::file::Provisioning;
 
 use super::file_system::EXT4;
+use super::full;
 use super::knowledge::Sort;
 use super::promises;
 use super::trial::Trial;
@@ -57,6 +58,7 @@ fn inside() {
     for (provisioning, integrity) in [(Provisioning::Thin, false), (Provisioning::Thick, true)] {
         let sort = Sort { encrypted: true, provisioning, integrity };
         promises::are_kept(&EXT4, sort).unwrap_or_else(wrong);
+        full::acknowledgements_are_kept(sort);
     }
     let mut trial = Trial::new(&EXT4);
     let mut seed = 1;

@@ -46,6 +46,7 @@ use super::tagging::{
     Binding, EmptySector, NUMBERS_PER_PAGE, NUMBERS_PER_SECTOR, PAGE_BYTES, SECTORS_PER_PAGE, Tagger, bits,
     bits_mut,
 };
+use super::turns::SyncOrder;
 
 /// HKDF's info, which makes the key unique to this purpose.
 const INFO: &[u8] = b"strongroom discards key v1";
@@ -103,6 +104,8 @@ impl DiscardKeys {
 #[derive(Debug)]
 pub struct Discards {
     file: Arc<dyn StoredFile>,
+    /// At most one round is under way, so its syncs never meet.
+    sync_order: SyncOrder,
     keys: DiscardKeys,
     binding: Binding,
     state: Mutex<State>,
@@ -169,7 +172,8 @@ impl Discards {
         layer_bytes: u64,
     ) -> Result<Self, IoError> {
         let binding = Binding { volume: facts.volume, layer: facts.layer };
-        let discards = Self { file, keys, binding, state: Mutex::default() };
+        let sync_order = SyncOrder::new(false, [&file]);
+        let discards = Self { file, sync_order, keys, binding, state: Mutex::default() };
         discards
             .load(file_bytes(layer_bytes), if facts.is_durable { Found::Durable } else { Found::NotYet })?;
         Ok(discards)
@@ -190,6 +194,7 @@ impl Discards {
         let tagger = Arc::new(Tagger::without_a_key().map_err(no_cipher)?);
         let discards = Self {
             file: Arc::clone(file),
+            sync_order: SyncOrder::new(false, []),
             keys: DiscardKeys { tagger, newest: None },
             binding: Binding { volume: facts.volume, layer: facts.layer },
             state: Mutex::default(),

@@ -37,7 +37,7 @@ struct Round {
 
 impl Recorder {
     pub fn open(discards: &Arc<Discards>, thread: &Thread) -> Result<Self, IoError> {
-        let mut queue = thread.reactor.file_queue()?;
+        let mut queue = discards.sync_order.queue(thread)?;
         let file =
             Arc::new(RoundFile { discards: Arc::clone(discards), is_in_round: AtomicBool::new(false) });
         Ok(Self {

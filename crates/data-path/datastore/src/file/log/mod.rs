@@ -35,7 +35,6 @@ pub(super) mod epochs;
 mod file;
 mod format;
 mod index;
-mod known;
 mod recover;
 mod state;
 
@@ -58,6 +57,7 @@ use self::recover::{recover, rewrite};
 use self::state::{State, Unloaded};
 use super::descriptor::LogRecord;
 use super::disk::LogFacts;
+use super::known;
 use super::storage::StoredFile;
 use super::syncs::Unsynced;
 

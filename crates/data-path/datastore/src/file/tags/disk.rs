@@ -235,6 +235,7 @@ impl TagsDisk {
             waiting: Vec::new(),
             closed: false,
         };
+        let sync_order = SyncOrder::new(syncs_in_turn, [&file]);
         let shared = Shared {
             inner,
             file,
@@ -245,7 +246,7 @@ impl TagsDisk {
             read_only,
             locks: RangeLocks::new(),
             counts: Arc::default(),
-            sync_order: SyncOrder::new(syncs_in_turn),
+            sync_order,
             quiet: tuning.quiet,
             state: Mutex::new(state),
         };

@@ -22,7 +22,7 @@ pub(super) struct Stores {
 
 impl Stores {
     pub fn open(shared: &Arc<Shared>, thread: &Thread) -> Result<Self, IoError> {
-        let mut queue = thread.reactor.file_queue()?;
+        let mut queue = shared.sync_order.queue_without_syncs(thread)?;
         let file = Arc::new(StoresFile { shared: Arc::clone(shared), left: Mutex::default() });
         Ok(Self { token: queue.register(Arc::clone(&file) as _)?, queue, file, under_way: 0 })
     }

@@ -2,8 +2,8 @@
 
 use strongroom_types::Extent;
 
-use super::super::known::REGION_BLOCKS;
 use super::{Live, State, Use, extent_of};
+use crate::file::known::REGION_BLOCKS;
 
 /// A block that a cycle brings to the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use strongroom_types::{BLOCK_BYTES, Extent};
 
 use super::format::{ENTRIES_MAX, SEGMENTS, SEGMENTS_START, Superblock};
 use super::index::Index;
-use super::known::Known;
+use crate::file::known::Known;
 
 pub(super) use cycle::Planned;
 pub(super) use filling::FillingEnd;

@@ -6,8 +6,8 @@ use strongroom_io::Waker;
 use strongroom_types::Extent;
 
 use super::super::format::LogEntry;
-use super::super::known::Knowledge;
 use super::{Live, Segment, State, Use, Version, numbers};
+use crate::file::known::Knowledge;
 
 /// The route of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(in crate::file) enum Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file::log) struct Unloaded {
     pub chunk: u64,
-    /// The count to pass to [`Known::insert`](super::super::known::Known::insert) with the map.
+    /// The count to pass to [`Known::insert`](crate::file::known::Known::insert) with the map.
     pub changes: u64,
 }
 

@@ -1,6 +1,6 @@
 use super::*;
+use crate::file::known::Loaded;
 use crate::file::log::format::{LOG_BYTES_MIN, LogEntry, content_check};
-use crate::file::log::known::Loaded;
 use strongroom_types::LayerId;
 
 /// A log whose segments hold three blocks of content.

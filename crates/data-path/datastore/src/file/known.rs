@@ -1,4 +1,5 @@
-//! Tracks which blocks are known to be written. Those are overwritten in place.
+//! Tracks which blocks of a file are known to be written. The log lets those be overwritten in
+//! place, and their syncs need not cover the file system's map.
 //!
 //! The truth is the file system's map of the layer (`SEEK_DATA`); this is a cache of it, one bit
 //! per block, loaded when a block of a chunk is first written. It errs on the safe side: a block
