@@ -26,12 +26,17 @@ pub struct Place {
     /// Whether it was plugged in after the start.
     #[serde(default)]
     pub plugged: bool,
+    /// Whether the disk is gone. The machine keeps the place of one that it was started with: the
+    /// next start places the devices behind it elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    gone: bool,
 }
 
 impl Layout {
     /// The layout at a start: in the order of [`served`].
     pub fn of(spec: &VmSpec) -> Self {
-        let place = |(socket, disk): (usize, Disk)| Place { disk: disk.name, socket, plugged: false };
+        let place =
+            |(socket, disk): (usize, Disk)| Place { disk: disk.name, socket, plugged: false, gone: false };
         Self(served(spec).into_iter().enumerate().map(place).collect())
     }
 
@@ -53,29 +58,34 @@ impl Layout {
             let disk = served.iter().find(|disk| disk.name == place.disk)?;
             Some((place.clone(), disk.clone()))
         };
-        self.0.iter().filter_map(there).collect()
+        self.there().filter_map(there).collect()
     }
 
     /// Returns the place of a disk, if it is served.
     pub fn place(&self, disk: &DiskName) -> Option<&Place> {
-        self.0.iter().find(|place| place.disk == *disk)
+        self.there().find(|place| place.disk == *disk)
+    }
+
+    fn there(&self) -> impl Iterator<Item = &Place> {
+        self.0.iter().filter(|place| !place.gone)
     }
 
     /// Returns the place that a disk gets if it is plugged in now.
     pub fn next(&self, disk: &DiskName) -> Place {
         let socket = self.0.iter().map(|place| place.socket + 1).max().unwrap_or(0);
-        Place { disk: disk.clone(), socket, plugged: true }
+        Place { disk: disk.clone(), socket, plugged: true, gone: false }
     }
 
     /// Adds a place.
     pub fn add(&mut self, place: Place) {
-        self.0.retain(|known| known.disk != place.disk);
+        self.0.retain(|known| known.gone || known.disk != place.disk);
         self.0.push(place);
     }
 
     /// Removes a disk's place.
     pub fn remove(&mut self, disk: &DiskName) {
-        self.0.retain(|place| place.disk != *disk);
+        self.0.retain(|place| place.gone || place.disk != *disk || !place.plugged);
+        self.0.iter_mut().filter(|place| place.disk == *disk).for_each(|place| place.gone = true);
     }
 }
 
@@ -123,5 +133,27 @@ mod tests {
         assert_eq!(layout.next(&name("disk1")).socket, 4, "a socket that was never used");
         layout.remove(&name("disk2"));
         assert_eq!(layout, begun);
+    }
+
+    #[test]
+    fn a_machine_that_has_lost_its_last_disk_is_not_as_a_start_makes_it() {
+        let mut spec = VmSpec::for_tests("web1", true);
+        let name = |name: &str| name.parse::<DiskName>().unwrap();
+        spec.disks.push(Disk { name: name("disk1"), ..spec.disks[0].clone() });
+        let mut layout = Layout::of(&spec);
+        layout.remove(&name("disk1"));
+        let again = spec.disks.pop().unwrap();
+        assert_eq!((layout.place(&name("disk1")), layout.disks(&spec).len()), (None, 1));
+        assert_ne!(layout, Layout::of(&spec), "the next start has the devices behind it elsewhere");
+        let next = layout.next(&name("disk1"));
+        assert_eq!((next.socket, next.plugged), (2, true), "its former socket is not used again");
+        layout.add(next.clone());
+        spec.disks.push(again);
+        assert_eq!(layout.place(&name("disk1")), Some(&next));
+        let text = serde_json::to_string(&layout).unwrap();
+        assert_eq!(serde_json::from_str::<Layout>(&text).unwrap(), layout);
+        layout.remove(&name("disk1"));
+        assert_eq!(layout.place(&name("disk1")), None);
+        assert_ne!(layout, Layout::of(&spec));
     }
 }
