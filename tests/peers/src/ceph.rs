@@ -48,6 +48,21 @@ impl CephCluster {
         self.command("start", daemon);
     }
 
+    /// Has a daemon stand still, with all its connections open.
+    pub fn pause(&mut self, daemon: &str) {
+        self.command("pause", daemon);
+    }
+
+    /// Lets a daemon go on that stands still.
+    pub fn resume(&mut self, daemon: &str) {
+        self.command("resume", daemon);
+    }
+
+    /// Returns once all devices are up, and all their copies of everything are the same.
+    pub fn wait_until_clean(&mut self) {
+        self.command("settle", "all");
+    }
+
     fn command(&mut self, verb: &str, daemon: &str) {
         let stdin = self.stdin.as_mut().expect("it is open until the end");
         writeln!(stdin, "{verb} {daemon}").expect("the cluster takes commands");

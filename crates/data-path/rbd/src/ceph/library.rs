@@ -70,6 +70,7 @@ functions! {
         rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
         rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
         rados_ioctx_set_namespace(Handle, *const c_char);
+        rados_set_pool_full_try(Handle);
         rados_ioctx_destroy(Handle);
         rados_read(Handle, *const c_char, *mut c_char, usize, u64) -> c_int;
         rados_write(Handle, *const c_char, *const c_char, usize, u64) -> c_int;

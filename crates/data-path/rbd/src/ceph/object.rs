@@ -75,8 +75,12 @@ impl Pool {
             (connection.functions.rados_ioctx_create)(connection.handle, name.as_ptr(), &mut handle)
         };
         checked(created)?;
+        // A full pool refuses a write, instead of keeping it until there is room.
         // SAFETY: nobody else has the new handle.
-        unsafe { (connection.functions.rados_ioctx_set_namespace)(handle, namespace.as_ptr()) };
+        unsafe {
+            (connection.functions.rados_ioctx_set_namespace)(handle, namespace.as_ptr());
+            (connection.functions.rados_set_pool_full_try)(handle);
+        }
         Ok(Self(Arc::new(OpenPool { handle, connection })))
     }
 

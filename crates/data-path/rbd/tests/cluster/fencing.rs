@@ -12,6 +12,7 @@ use strongroom_rbd::RbdStorage;
 use crate::support::{Pools, datastore};
 
 const LAYER: &str = "layer-00000000-0000-4000-8000-000000000001";
+/// `FENCING_ROUNDS` of `make test-ceph` says another number.
 const ROUNDS: u64 = 20;
 
 /// Ends the writing thread, even if the test fails.
@@ -29,7 +30,8 @@ impl Drop for Ending<'_> {
 #[ignore = "long: make test-ceph"]
 fn no_late_write_of_a_fenced_client_lands() {
     let options = datastore(Pools::Replicated);
-    for round in 0..ROUNDS {
+    let rounds = std::env::var("FENCING_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    for round in 0..rounds.unwrap_or(ROUNDS) {
         let (old, new) = (RbdStorage::connect(&options).unwrap(), RbdStorage::connect(&options).unwrap());
         let open = |storage: &RbdStorage, flags| {
             storage.open_directory(Path::new("")).unwrap().open(LAYER, flags).unwrap()

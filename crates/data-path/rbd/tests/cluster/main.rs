@@ -7,3 +7,4 @@ mod fencing;
 mod life;
 mod names;
 mod support;
+mod trouble;

@@ -24,12 +24,17 @@ pub enum Pools {
     ErasureCoded,
 }
 
-/// A datastore of its own in the cluster.
+/// A datastore of its own in the cluster that the tests share.
 pub fn datastore(pools: Pools) -> RbdOptions {
+    datastore_on(conf(), pools)
+}
+
+/// A datastore of its own in the cluster with this configuration.
+pub fn datastore_on(conf: PathBuf, pools: Pools) -> RbdOptions {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let namespace = format!("test{}", COUNT.fetch_add(1, Ordering::Relaxed));
     RbdOptions {
-        cluster: ClusterOptions { conf: conf(), user: "client.admin".to_owned() },
+        cluster: ClusterOptions { conf, user: "client.admin".to_owned() },
         pool: "rep2".to_owned(),
         data_pool: match pools {
             Pools::Replicated => None,
