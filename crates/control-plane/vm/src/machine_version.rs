@@ -37,15 +37,24 @@ impl MachineVersion {
 
     /// The board of which it is a version.
     pub fn machine(&self) -> MachineType {
-        let found = PREFIXES.iter().find(|(_, prefix)| self.as_str().starts_with(prefix));
-        found.map_or(MachineType::Q35, |(machine, _)| *machine)
+        self.kind().0
+    }
+
+    /// What the names of its board's versions begin with.
+    pub fn prefix(&self) -> &'static str {
+        self.kind().1
     }
 
     /// The numbers in its version, by which versions are in order.
     pub fn numbers(&self) -> Vec<u32> {
-        let version = PREFIXES.iter().find_map(|(_, prefix)| self.as_str().strip_prefix(prefix));
-        let parts = version.unwrap_or_default().split(|letter: char| !letter.is_ascii_digit());
+        let version = self.as_str().strip_prefix(self.prefix()).unwrap_or_default();
+        let parts = version.split(|letter: char| !letter.is_ascii_digit());
         parts.filter_map(|number| number.parse().ok()).collect()
+    }
+
+    fn kind(&self) -> (MachineType, &'static str) {
+        // It was made with one of them.
+        PREFIXES.into_iter().find(|(_, prefix)| self.as_str().starts_with(prefix)).unwrap_or(PREFIXES[0])
     }
 }
 
