@@ -90,7 +90,8 @@ impl Board {
         self.processor.as_ref().unwrap_or(&ProcessorModel::Host)
     }
 
-    /// Whether it has something that hosts know since they report [`Capabilities`](crate::Capabilities).
+    /// Whether it has something that hosts know only since they report
+    /// [`Capabilities`](crate::Capabilities).
     pub fn is_pinned(&self) -> bool {
         self.machine_type.is_some() || self.processor.is_some()
     }

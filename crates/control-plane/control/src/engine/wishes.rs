@@ -290,12 +290,7 @@ impl Control {
             if described.is_all {
                 let mut changed = VmRecord::clone(&vm.record);
                 described.apply(index, &mut changed)?;
-                if let Some(seat) = self.seat(vm.host) {
-                    host_reads(seat, &changed)?;
-                    if patch.machine_type.is_some() || patch.processor.is_some() {
-                        boards::gives(seat, &problems::called(vm), &changed.hardware.board)?;
-                    }
-                }
+                self.seat(vm.host).map_or(Ok(()), |seat| host_reads(seat, &changed))?;
                 let draft = self.told_renamed(self.draft(), vm, &changed, caller, id);
                 let task = self.task_done(id, TaskKind::VmConfigure, changed.object(), caller);
                 return Ok((task, draft.replace_named(vm, &changed)));
@@ -323,7 +318,12 @@ impl Control {
             described.apply(index, &mut changed)?;
             changed.task = Some(id);
             check_on_host(index, &changed)?;
-            self.seat(vm.host).map_or(Ok(()), |seat| host_reads(seat, &changed))?;
+            if let Some(seat) = self.seat(vm.host) {
+                host_reads(seat, &changed)?;
+                if patch.machine_type.is_some() || patch.processor.is_some() {
+                    boards::gives(seat, &problems::called(vm), &changed.hardware.board)?;
+                }
+            }
             let draft = self.told_renamed(self.draft(), vm, &changed, caller, id);
             let task = self.task(id, TaskKind::VmConfigure, changed.object(), caller);
             let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
