@@ -1,5 +1,6 @@
 //! `strongroom task`, `event`, `host`, `datastore`: the control plane's other objects.
 
+use std::cmp::Reverse;
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
 
@@ -10,6 +11,7 @@ use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found
 use strongroom_api::event::{Event, EventListQuery};
 use strongroom_api::host::{CreateHostToken, EvacuateHost, Host, HostToken, SetHost};
 use strongroom_api::task::{Progress, ProgressUnit, Task, TaskListQuery, TaskState};
+use strongroom_api::vm::{Capabilities, MachineType, ProcessorModel};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
 use strongroom_files::FileError;
 use strongroom_types::{display_bytes, parse_id, unix_milliseconds_now};
@@ -225,6 +227,8 @@ pub enum HostCommand {
     /// Show a host
     #[command(after_help = "Example:\n  strongroom host show host2")]
     Show(HostArguments),
+    /// List the processors that hosts can give to guests
+    Processors(HostProcessorsArguments),
     /// Set whether a host is in maintenance: no VM is placed or started there
     Maintenance(HostMaintenanceArguments),
     /// Move all VMs away from a host, which is in maintenance from then on
@@ -328,6 +332,56 @@ pub struct HostEvacuateArguments {
     api: ApiArguments,
 }
 
+/// The arguments of `processors`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A VM with a processor that all hosts can give can be on each of them. `host` is the whole processor of the VM's host, \
+and takes it to others that have as much. The levels x86-64-v2 to x86-64-v4 are what compilers and distributions mean by them, without what \
+guards against faults of single processors; models of QEMU, such as EPYC-IBPB or Haswell-noTSX-IBRS, have that.
+
+Example:
+  strongroom host processors"
+)]
+pub struct HostProcessorsArguments {
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// A processor, and who can give it.
+#[derive(Serialize)]
+struct GivenProcessor {
+    processor: ProcessorModel,
+    /// Whether all hosts can that say what they can give.
+    by_all: bool,
+    hosts: Vec<String>,
+}
+
+/// The processors of all hosts, those first that most hosts can give.
+fn given_processors(hosts: &[Host]) -> Vec<GivenProcessor> {
+    let telling: Vec<(&Host, &Capabilities)> =
+        hosts.iter().filter_map(|host| Some((host, host.capabilities.as_ref()?))).collect();
+    let mut all: Vec<GivenProcessor> = Vec::new();
+    for model in telling.iter().flat_map(|(_, has)| &has.processors) {
+        if all.iter().any(|known| known.processor == *model) {
+            continue;
+        }
+        let giving = telling.iter().filter(|(_, has)| has.has_processor(model));
+        let hosts: Vec<String> = giving.map(|(host, _)| host.name.clone()).collect();
+        all.push(GivenProcessor { processor: model.clone(), by_all: hosts.len() == telling.len(), hosts });
+    }
+    all.sort_by_key(|one| Reverse(one.hosts.len()));
+    all
+}
+
+fn processors(api: &ApiArguments, output: &Output) -> Result<(), CliError> {
+    let hosts: Page<Host> = api.connect()?.query("/v1/hosts", &ListQuery::default())?;
+    let items = given_processors(&hosts.items);
+    let all = Page { total: items.len() as u64, items, next: None };
+    table(output, all, ["PROCESSOR", "HOSTS"], "no host says which processors it can give", |one| {
+        [one.processor.to_string(), if one.by_all { "all".to_owned() } else { one.hosts.join(", ") }]
+    })
+}
+
 #[derive(Serialize)]
 struct HostRemoved {
     host: String,
@@ -375,6 +429,7 @@ impl HostCommand {
                 let text = host_text(&host);
                 show(output, host, text)
             }
+            Self::Processors(HostProcessorsArguments { api }) => processors(api, output),
             Self::Maintenance(HostMaintenanceArguments { host, state, api }) => {
                 let maintenance = *state == Switch::On;
                 let path = format!("/v1/hosts/{}", segment(host));
@@ -426,6 +481,22 @@ fn state_of(host: &Host) -> String {
     format!("{}{maintenance}", word(host.state))
 }
 
+/// The machine types of a host, for people: the newest ones, and the oldest one.
+fn machine_types_of(host: &Host) -> String {
+    let Some(has) = &host.capabilities else { return "unknown".to_owned() };
+    let of = |machine| {
+        let types = has.machine_types.iter().filter(|version| version.machine() == machine);
+        types.map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    format!("{}\n             {}", of(MachineType::Q35), of(MachineType::Pc))
+}
+
+/// The processors that a host can give, for people.
+fn processors_of(host: &Host) -> String {
+    let Some(has) = &host.capabilities else { return "unknown".to_owned() };
+    has.processors.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
 /// A host for people.
 fn host_text(host: &Host) -> String {
     let here = || "this machine's control socket".to_owned();
@@ -441,6 +512,8 @@ fn host_text(host: &Host) -> String {
             display_bytes(host.memory_free_bytes),
             display_bytes(host.memory_placed_bytes)
         ),
+        format!("machines     {}", machine_types_of(host)),
+        format!("processors   {}", processors_of(host)),
         format!("VMs running  {}", host.vms_running),
         format!("crypto-safe  {}", host.crypto_safe.clone().unwrap_or_default()),
     ];

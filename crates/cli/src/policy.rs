@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use clap::{Args, Subcommand};
 use strongroom_api::policy::{ApplyPolicy, CreatePolicy, Policy, PolicyRules, SetPolicy};
-use strongroom_api::vm::SnapshotRule;
+use strongroom_api::vm::{ProcessorModel, SnapshotRule};
 use strongroom_api::{ListQuery, Name, Page};
 use strongroom_types::display_seconds;
 
@@ -136,6 +136,10 @@ struct RuleArguments {
     #[arg(long, value_name = "TIME:N", value_parser = parse_snapshots)]
     snapshots: Vec<SnapshotRule>,
 
+    /// Processor of its VMs: `host`, a level such as x86-64-v3, or a model of QEMU; new VMs get it
+    #[arg(long, value_name = "MODEL")]
+    processor: Option<ProcessorModel>,
+
     /// The widest limits of each of their disks; new disks get them
     #[command(flatten)]
     disk_limits: LimitArguments,
@@ -151,6 +155,7 @@ impl RuleArguments {
             disk_limits: self.disk_limits.limits(),
             thick_required: self.thick_required,
             snapshots: self.snapshots.clone(),
+            processor: self.processor.clone(),
             crypto_safe_hosts: self.crypto_safe_hosts,
             restart: None,
             disk_latency_p99_ms: self.disk_latency_p99_ms,
@@ -195,6 +200,8 @@ impl Display for PolicyText<'_> {
         let snapshots: Vec<String> = rules.snapshots.iter().map(kept).collect();
         let snapshots = if snapshots.is_empty() { "as wished".to_owned() } else { snapshots.join("; ") };
         writeln!(f, "snapshots   {snapshots}")?;
+        let processor = rules.processor.as_ref().map_or("as wished", ProcessorModel::as_str);
+        writeln!(f, "processor   {processor}")?;
         writeln!(f, "hosts       {}", if rules.crypto_safe_hosts { "crypto-safe" } else { "any" })?;
         write!(f, "VMs         {vms}")?;
         if !deviating.is_empty() {

@@ -95,6 +95,7 @@ mod vm_markers;
 mod vm_names;
 mod vm_networks;
 mod vm_nic_plug;
+mod vm_processors;
 mod vm_quiesced_snapshots;
 mod vm_reencryption;
 mod vm_snapshot_groups;

@@ -16,8 +16,8 @@ use strongroom_types::{VolumeSize, display_bytes};
 use super::disk::{ImageArguments, ImagePlace, Upload, bring};
 use super::hardware::{self, Line};
 use super::options::{
-    BootArguments, GrowthArguments, MachineArgument, NetworkArguments, PlaceArguments, RestartArgument, cpus,
-    frontend, parse_cdrom, parse_disk, parse_memory,
+    BoardArguments, BootArguments, GrowthArguments, MachineArgument, NetworkArguments, PlaceArguments,
+    RestartArgument, cpus, frontend, parse_cdrom, parse_disk, parse_memory,
 };
 use super::seed::{SEED_DISK, SeedArguments};
 use crate::api::{ApiArguments, WaitArguments, follow_with_images, parse_reference, segment};
@@ -93,6 +93,9 @@ pub struct CreateArguments {
     /// Main board
     #[arg(long, value_enum, default_value = "q35")]
     machine: MachineArgument,
+
+    #[command(flatten)]
+    board: BoardArguments,
 
     #[command(flatten)]
     network: NetworkArguments,
@@ -240,7 +243,12 @@ impl CreateArguments {
             folder: self.place.folder.clone(),
             policy: self.place.policy.clone(),
             placement_group: self.placement_group.clone(),
-            board: Board { machine: self.machine.into(), ..Board::default() },
+            board: Board {
+                machine: self.machine.into(),
+                machine_type: self.board.machine_type.clone(),
+                processor: self.board.processor.clone(),
+                ..Board::default()
+            },
             firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },
             cpus: cpus(self.cpus)?,
             memory_bytes: self.memory,

@@ -2,7 +2,8 @@
 
 use strongroom_api::host::{Host, HostPrograms};
 use strongroom_api::vm::{
-    Boot, BootDevice, BridgePort, DiskKind, Firmware, Link, MachineType, Nic, NicBackend, VmView,
+    Boot, BootDevice, BridgePort, DiskKind, Firmware, Link, MachineType, MachineVersion, Nic, NicBackend,
+    VmView,
 };
 use strongroom_types::display_bytes;
 
@@ -100,11 +101,12 @@ pub fn cdrom(vm: &VmView) -> Option<Line> {
 
 /// The settings of its next start: board, firmware, QEMU, TPM, kernel, screen.
 pub fn start(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
-    let board = match vm.board.machine {
-        MachineType::Q35 => "q35",
-        MachineType::Pc => "pc",
-    };
-    let mut lines = vec![Line::new("machine", board)];
+    let version = vm.board.machine_type.as_ref().map(MachineVersion::as_str);
+    let board = version.unwrap_or(match vm.board.machine {
+        MachineType::Q35 => "q35, in its host's version from the next start on",
+        MachineType::Pc => "pc, in its host's version from the next start on",
+    });
+    let mut lines = vec![Line::new("machine", board), Line::new("processor", processor(vm, host))];
     let wanted = |what: &str, package: &str, found: &dyn Fn(&HostPrograms) -> &Option<String>| {
         let Some((host, programs)) = host.and_then(|host| Some((host, host.programs.as_ref()?))) else {
             return what.to_owned();
@@ -150,6 +152,21 @@ pub fn start(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
         if vm.board.vnc { format!("`strongroom vm screen {}`", vm.summary.name) } else { "none".to_owned() };
     lines.push(Line::new("screen", screen));
     lines
+}
+
+/// Its processor, and whether the host cannot give it.
+fn processor(vm: &VmView, host: Option<&Host>) -> String {
+    let model = vm.board.processor();
+    let given = host.and_then(|host| Some((host, host.capabilities.as_ref()?)));
+    match given {
+        Some((host, given)) if !given.has_processor(model) => {
+            format!("{model}, which {} can NOT give as a whole", host.name)
+        }
+        Some(_) | None => match model.is_host() {
+            true => "host: all that the processor of its host has".to_owned(),
+            false => model.to_string(),
+        },
+    }
 }
 
 /// Whether a host reports its programs, and lacks this one.

@@ -9,8 +9,8 @@ use strongroom_api::{Name, Reference};
 use strongroom_files::FileError;
 use strongroom_types::VolumeSize;
 use strongroom_vm::{
-    BootDevice, BootError, Cpus, DiskFrontend, Growth, InterfaceName, MachineType, MemorySize, NetworkError,
-    VlanId,
+    BootDevice, BootError, Cpus, DiskFrontend, Growth, InterfaceName, MachineType, MachineVersion,
+    MemorySize, NetworkError, ProcessorModel, VlanId,
 };
 
 use crate::api::parse_reference;
@@ -34,6 +34,19 @@ pub struct PlaceArguments {
     /// Policy of the VM
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
+}
+
+/// The version of the main board, and the processor.
+#[derive(Clone, Debug, Args)]
+pub struct BoardArguments {
+    /// Version of the main board, such as pc-q35-7.2. `strongroom host show` lists those of a host
+    #[arg(long, value_name = "TYPE")]
+    pub machine_type: Option<MachineVersion>,
+
+    /// Processor that the guest sees: `host`, a level such as x86-64-v3, or a model of QEMU.
+    /// `strongroom host processors` lists those that all hosts can give
+    #[arg(long, value_name = "MODEL")]
+    pub processor: Option<ProcessorModel>,
 }
 
 /// The virtual main board.

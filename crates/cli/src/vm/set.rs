@@ -13,7 +13,8 @@ use strongroom_api::vm::{
 use strongroom_types::display_seconds;
 
 use super::options::{
-    BootArguments, GrowthArguments, NetworkArguments, RestartArgument, cpus, parse_cdrom, parse_memory,
+    BoardArguments, BootArguments, GrowthArguments, NetworkArguments, RestartArgument, cpus, parse_cdrom,
+    parse_memory,
 };
 use super::snapshot_schedule::parse_period;
 use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
@@ -35,6 +36,8 @@ together with other settings; the VM may run.
 Examples:
   strongroom vm set web1 --cpus 4 --memory 8G
   strongroom vm set web1 --max-cpus 8 --max-memory 16G
+  strongroom vm set web1 --processor x86-64-v3
+  strongroom vm set web1 --machine-type pc-q35-7.2
   strongroom vm set web1 --net bridge=br0
   strongroom vm set web1 --cdrom none
   strongroom vm set web1 --boot cdrom,disk0
@@ -76,6 +79,9 @@ pub struct SetArguments {
     growth: GrowthArguments,
 
     #[command(flatten)]
+    board: BoardArguments,
+
+    #[command(flatten)]
     network: NetworkArguments,
 
     /// Image in its CD-ROM drive, a file in one of the host's boot directories; `none` removes the
@@ -91,7 +97,7 @@ pub struct SetArguments {
     restart: Option<RestartArgument>,
 
     /// How long its data keys are used, 1d to 3660d, or `never` for no limit
-    #[arg(long, value_name = "TIME", value_parser = parse_rekey, conflicts_with_all = ["name", "notes", "tags", "untags", "order", "cpus", "memory", "max_cpus", "max_memory", "networks", "cdrom", "kernel", "restart"])]
+    #[arg(long, value_name = "TIME", value_parser = parse_rekey, conflicts_with_all = ["name", "notes", "tags", "untags", "order", "cpus", "memory", "max_cpus", "max_memory", "machine_type", "processor", "networks", "cdrom", "kernel", "restart"])]
     rekey_every: Option<Rekey>,
 
     /// When in the day they may be renewed, UTC; at any time without it
@@ -181,6 +187,8 @@ impl SetArguments {
             cpus: self.cpus.map(cpus).transpose()?,
             memory_bytes: self.memory,
             growth: self.growth.given(),
+            machine_type: self.board.machine_type.clone(),
+            processor: self.board.processor.clone(),
             nics: self.network.nics()?,
             boot: self.boot.boot()?,
             cdrom: self.cdrom.clone(),

@@ -56,6 +56,8 @@ pub enum AlarmKind {
     RunsElsewhere,
     /// Memory of a host can reach a disk although its owner demanded that it cannot.
     HostNotCryptoSafe,
+    /// A host cannot give a processor that a policy demands.
+    HostLacksProcessor,
     /// A VM crashed and is not restarted automatically.
     VmCrashed,
     /// A VM runs with a failed TPM.
@@ -116,6 +118,7 @@ impl AlarmKind {
             Self::ClockOff => "clock_off",
             Self::RunsElsewhere => "runs_elsewhere",
             Self::HostNotCryptoSafe => "host_not_crypto_safe",
+            Self::HostLacksProcessor => "host_lacks_processor",
             Self::VmCrashed => "vm_crashed",
             Self::SnapshotMissed => "snapshot_missed",
             Self::DataKeysOverdue => "data_keys_overdue",

@@ -172,7 +172,7 @@ impl Part {
             Self::ExistingKey => "`encryption.key`",
             Self::Datastore => "`datastore` of something new",
             Self::Description => "`name`, `notes`, `tags` of what is there",
-            Self::Size => "`cpus`, `memory_bytes`, `growth`, `restart`",
+            Self::Size => "`cpus`, `memory_bytes`, `growth`, `machine_type`, `processor`, `restart`",
             Self::Boot => "`boot`",
             Self::Cdrom => "`cdrom`",
             Self::Nics => "`nics`",
@@ -367,10 +367,26 @@ impl Guarded for CloneVm {
 
 impl Guarded for PatchVm {
     fn list<'request>(&'request self, parts: &mut Parts<'request>) {
-        let Self { name, notes, tags, cpus, memory_bytes, growth, nics, boot, cdrom, vnc, restart } = self;
+        let Self {
+            name,
+            notes,
+            tags,
+            cpus,
+            memory_bytes,
+            growth,
+            machine_type,
+            processor,
+            nics,
+            boot,
+            cdrom,
+            vnc,
+            restart,
+        } = self;
         let describes = name.is_some() || notes.is_some() || tags.is_some();
         parts.add_if(describes, Part::Description, On::Path);
-        let sizes = cpus.is_some() || memory_bytes.is_some() || growth.is_some() || restart.is_some();
+        let board = machine_type.is_some() || processor.is_some();
+        let sizes =
+            cpus.is_some() || memory_bytes.is_some() || growth.is_some() || restart.is_some() || board;
         parts.add_if(sizes, Part::Size, On::Path);
         parts.add_if(nics.is_some(), Part::Nics, On::Path);
         parts.add_networks(nics.iter().flatten().map(|nic| &nic.backend));

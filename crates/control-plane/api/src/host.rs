@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::name::Name;
+use crate::vm::Capabilities;
 
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -29,6 +30,9 @@ pub struct Host {
     /// The model of its processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_model: Option<String>,
+    /// What its QEMU can give to guests; absent while that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Capabilities>,
     /// Its memory, in bytes.
     pub memory_bytes: u64,
     /// Its free memory, in bytes.

@@ -8,7 +8,7 @@ use strongroom_types::IoLimits;
 
 use crate::name::Name;
 use crate::object_only::object_only;
-use crate::vm::{RestartPolicy, SnapshotRule};
+use crate::vm::{ProcessorModel, RestartPolicy, SnapshotRule};
 
 /// A request for a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -71,6 +71,11 @@ pub struct PolicyRules {
     #[schema(max_items = 8)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<SnapshotRule>,
+    /// The processor of its VMs: `host`, a level such as `x86-64-v3`, or a model of QEMU. New VMs
+    /// get it. Absent: each VM decides.
+    #[schema(value_type = Option<String>, max_length = 64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<ProcessorModel>,
     /// Whether its VMs run only on hosts where no secret can reach a disk.
     #[serde(default)]
     pub crypto_safe_hosts: bool,
@@ -134,4 +139,6 @@ pub enum PolicyRule {
     Provisioning,
     /// `snapshots`.
     Snapshots,
+    /// `processor`.
+    Processor,
 }

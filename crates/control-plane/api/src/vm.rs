@@ -16,8 +16,9 @@ pub use create::{
     StartVm, StopVm, TemplateVm,
 };
 pub use hardware::{
-    BandwidthLimit, Board, Boot, BootDevice, BridgePort, Cdrom, Cpus, DiskBecomes, DiskFrontend, DiskKind,
-    Firmware, Growth, IoLimits, IopsLimit, Link, MachineType, MemorySize, Nic, NicBackend, RestartPolicy,
+    BandwidthLimit, Board, Boot, BootDevice, BridgePort, Capabilities, Cdrom, Cpus, DiskBecomes,
+    DiskFrontend, DiskKind, Firmware, Growth, IoLimits, IopsLimit, Link, MachineType, MachineVersion,
+    MemorySize, Nic, NicBackend, ProcessorModel, RestartPolicy,
 };
 pub use label::{Notes, NotesError, Tag, TagChanges, TagError, TagKey};
 pub(crate) use query::no_longer_than;

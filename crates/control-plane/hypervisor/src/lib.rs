@@ -7,6 +7,7 @@
 //!   process of the same kind.
 //! - [`swtpm`]: its TPM; [`network`]: the networks of its cards; [`firmware`]: UEFI; [`kvm`]:
 //!   whether KVM works here.
+//! - [`capabilities`]: what a QEMU can give to guests here.
 //! - [`launch`]: the time between fork and exec, in which the process drops its privileges;
 //!   `launched`: what it then becomes.
 //!
@@ -16,6 +17,7 @@
 //! before it takes memory here.
 #![forbid(unsafe_code)]
 
+pub mod capabilities;
 pub mod firmware;
 pub mod guest_agent;
 pub mod kvm;

@@ -67,7 +67,7 @@ fn a_machine_lives() {
 }
 
 fn everything() {
-    for machine in [MachineType::Pc, MachineType::Q35] {
+    for (machine, version) in [(MachineType::Pc, "pc-i440fx-7.1"), (MachineType::Q35, "pc-q35-7.1")] {
         let lab = Lab::new();
         let variables = strongroom_hypervisor::firmware::Ovmf::find().unwrap().variables;
         let nvram = lab.path().join("nvram");
@@ -91,6 +91,8 @@ fn everything() {
         spec.nics = vec![Nic::new(MacAddress::of(spec.vm, 0), Network::User)];
         spec.tpm = Some(tpm.socket());
         (spec.board.guest_agent, spec.board.vnc) = (true, true);
+        spec.board.machine_type = Some(version.parse().unwrap());
+        spec.board.processor = Some("x86-64-v3".parse().unwrap());
         let qemu = lab.start(&spec);
         assert_eq!(qemu.networks(), [NetworkState::Passt]);
         assert_eq!(measures(&qemu), lab.shortfalls());
@@ -118,6 +120,11 @@ fn is_what_was_said(lab: &Lab, qemu: Machine, spec: &MachineSpec) -> Machine {
     assert_eq!(ask("query-memory-size-summary")["base-memory"], spec.memory.bytes());
     assert_eq!(ask("query-cpus-fast").as_array().unwrap().len(), 4);
     assert_eq!(ask("query-vm-generation-id")["guid"], spec.generation_id.to_string());
+    let version = json!({ "path": "/machine", "property": "type" });
+    let kind = qmp.execute_value("qom-get", &version).unwrap();
+    assert_eq!(kind, format!("{}-machine", spec.board.machine_type.as_ref().unwrap()));
+    let avx2 = json!({ "path": "/machine/unattached/device[0]", "property": "avx2" });
+    assert_eq!(qmp.execute_value("qom-get", &avx2).unwrap(), true);
     assert_eq!(ask("query-tpm").as_array().unwrap().len(), 1);
     assert_eq!(ask("query-vnc")["enabled"], true);
     for memory in ask("query-memdev").as_array().unwrap() {
@@ -411,6 +418,26 @@ fn refused() {
     drop(listener);
     match start(&spec) {
         Err(QemuError::Failed { said }) => assert!(said.contains("Connection refused"), "{said}"),
+        other => panic!("{other:?}"),
+    }
+    // Nothing of a processor is left out, whatever was known of this host before.
+    let mut spec = small(MachineType::Q35);
+    for (model, lacking) in [("x86-64-v4", "avx512"), ("EPYC-Rome", "support requested feature")] {
+        spec.board.processor = Some(model.parse().unwrap());
+        match start(&spec) {
+            Err(QemuError::Failed { said }) => assert!(said.contains(lacking), "{model}: {said}"),
+            other => panic!("{model}: {other:?}"),
+        }
+    }
+    spec.board.processor = Some("Nonesuch".parse().unwrap());
+    match start(&spec) {
+        Err(QemuError::Failed { said }) => assert!(said.contains("Nonesuch"), "{said}"),
+        other => panic!("{other:?}"),
+    }
+    let mut spec = small(MachineType::Q35);
+    spec.board.machine_type = Some("pc-q35-99.0".parse().unwrap());
+    match start(&spec) {
+        Err(QemuError::Failed { said }) => assert!(said.contains("unsupported machine type"), "{said}"),
         other => panic!("{other:?}"),
     }
     let mut spec = small(MachineType::Q35);

@@ -180,7 +180,7 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> MachineSpec {
     MachineSpec {
         vm: spec.id,
         name: spec.name.to_string(),
-        board: spec.board,
+        board: spec.board.clone(),
         cpus: spec.cpus,
         memory: spec.memory_bytes,
         growth: spec.growth,

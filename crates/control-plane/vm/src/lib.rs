@@ -11,24 +11,30 @@
 
 mod board;
 mod boot;
+mod capabilities;
 mod disk;
 mod growth;
 pub mod limits;
+mod machine_version;
 mod memory;
 mod name;
 mod network;
+mod processor_model;
 mod processors;
 mod quiesce;
 
-pub use board::{Board, Firmware, MachineType};
+pub use board::{Board, BoardError, Firmware, MachineType};
 pub use boot::{
     BootDevice, BootError, Bootable, DirectKernel, boot_without_disk, check_host_path,
     check_initrd_beside_tpm,
 };
+pub use capabilities::{Capabilities, Lack};
 pub use disk::{DiskBecomes, DiskFrontend, DiskKind};
 pub use growth::{Growth, GrowthError, steps as check_memory_steps};
+pub use machine_version::{MachineVersion, MachineVersionError};
 pub use memory::{MemorySize, MemorySizeError, rounded_memory};
 pub use name::{DiskName, VmName};
 pub use network::{InterfaceName, Link, MacAddress, Network, NetworkError, Nic, VlanId};
+pub use processor_model::{Level, ProcessorModel, QemuName, QemuNameError};
 pub use processors::{CpuError, Cpus};
 pub use quiesce::{QuiesceError, QuiesceWithin};

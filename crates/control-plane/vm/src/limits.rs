@@ -41,6 +41,9 @@ pub const HOST_PATH_BYTES_MAX: usize = 4095;
 /// byte.
 pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
 
+/// Longest name of a machine type or processor model, in bytes: QEMU's own have up to thirty.
+pub const QEMU_NAME_BYTES_MAX: usize = 64;
+
 /// Most dumps at a time: more than anybody looks at, and each report on the VM lists all of them.
 pub const DUMPS_MAX: usize = 64;
 

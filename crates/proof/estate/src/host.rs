@@ -217,6 +217,7 @@ impl HostService for SimulatedHost {
             now_unix_ms: Some(unix_milliseconds_now()),
             cpus: 64,
             cpu_model: None,
+            capabilities: None,
             memory_bytes: MEMORY_BYTES,
             memory_available_bytes: MEMORY_BYTES / 2,
             topology: Topology::default(),

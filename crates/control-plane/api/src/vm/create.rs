@@ -5,8 +5,8 @@ use strongroom_types::VolumeSize;
 use utoipa::ToSchema;
 
 use super::hardware::{
-    Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, Growth, IoLimits, Link, MemorySize, Nic,
-    NicBackend, RestartPolicy,
+    Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, Growth, IoLimits, Link, MachineVersion,
+    MemorySize, Nic, NicBackend, ProcessorModel, RestartPolicy,
 };
 use super::label::{Notes, Tag, TagChanges};
 use super::snapshot::QuiesceWithin;
@@ -283,6 +283,14 @@ pub struct PatchVm {
     /// How far processors and memory grow while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth: Option<Growth>,
+    /// The version of its main board, as in `pc-q35-7.2`. Its guest finds newer devices.
+    #[schema(value_type = Option<String>, max_length = 64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_type: Option<MachineVersion>,
+    /// The processor that its guest sees: `host`, a level such as `x86-64-v3`, or a model of QEMU.
+    #[schema(value_type = Option<String>, max_length = 64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<ProcessorModel>,
     /// All of its network interfaces.
     #[schema(max_items = 8)]
     #[serde(default, skip_serializing_if = "Option::is_none")]

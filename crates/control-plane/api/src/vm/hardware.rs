@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 pub use strongroom_types::{BandwidthLimit, IoLimits, IopsLimit};
 pub use strongroom_vm::BootDevice;
 pub use strongroom_vm::{
-    Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, Growth, Link, MachineType, MemorySize,
+    Board, Capabilities, Cpus, DiskBecomes, DiskFrontend, DiskKind, Firmware, Growth, Link, MachineType,
+    MachineVersion, MemorySize, ProcessorModel,
 };
 use strongroom_vm::{DirectKernel, DiskName, InterfaceName, MacAddress, Network, VlanId, boot_without_disk};
 use utoipa::ToSchema;

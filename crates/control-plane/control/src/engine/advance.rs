@@ -373,6 +373,9 @@ impl Control {
             if let Err(problem) = allowed {
                 return self.not_started(step, End::Failed(problem));
             }
+            if let Some(pinned) = self.pin(step, how)? {
+                return Ok(pinned);
+            }
         }
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
             Some(OperationKind::Start { spec: Box::new(step.vm.told(datastore)?), how })

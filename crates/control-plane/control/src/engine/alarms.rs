@@ -12,6 +12,7 @@ use strongroom_statistics::display_latency;
 use strongroom_types::{counted, display_bytes, display_seconds};
 use uuid::Uuid;
 
+use super::boards;
 use super::compliance::{deviations, schedule_of};
 use super::due_snapshots::trouble;
 use super::recipients::{CLEARED, RAISED};
@@ -235,6 +236,7 @@ impl Control {
         let Some(state) = &seen.state else { return };
         review_crypto_safe(seat, &state.crypto_safe, wanted);
         review_clock(seat, seen.clock_ahead_ms, wanted);
+        boards::review(index, seat, state, wanted);
         let on = |vm: &&Row<VmRecord>| {
             index.observed(vm.id).is_some_and(|seen| seen.power.is_on() && seen.power != PowerState::Unknown)
         };

@@ -348,7 +348,7 @@ fn like(origin: &VmRecord, wish: &CloneVm, wanted: &CloneWish<'_>) -> Result<Cre
         folder: None,
         policy: origin.policy.map(|policy| policy.to_string()),
         placement_group: None,
-        board: hardware.board,
+        board: hardware.board.clone(),
         firmware: hardware.firmware,
         cpus: hardware.cpus,
         memory_bytes: hardware.memory,

@@ -37,7 +37,7 @@ pub(super) enum Mend<'vm> {
     Limit(&'vm DiskName),
     /// The VM gets more snapshots.
     Schedule(&'vm SnapshotRule),
-    /// The VM is made anew, as this says.
+    /// What no task does by itself, as this says.
     Anew(String),
 }
 
@@ -130,6 +130,7 @@ pub(super) fn found<'vm>(
         disk_limits,
         thick_required,
         snapshots,
+        processor,
         // They are looked at where a VM runs.
         crypto_safe_hosts: _,
         restart: _,
@@ -141,6 +142,15 @@ pub(super) fn found<'vm>(
     if *tpm_required && !vm.hardware.tpm {
         let next = "make it anew with --tpm; a TPM cannot be added".to_owned();
         deviates(PolicyRule::Tpm, None, format!("VM {name} has no TPM"), Mend::Anew(next));
+    }
+    if let Some(demanded) = processor
+        && vm.is_run()
+        && vm.hardware.board.processor() != demanded
+    {
+        let message =
+            format!("VM {name} has processor {}, and not {demanded}", vm.hardware.board.processor());
+        let next = format!("`strongroom vm set {name} --processor {demanded}` while it is off");
+        deviates(PolicyRule::Processor, None, message, Mend::Anew(next));
     }
     for disk in &vm.hardware.disks {
         let called = || format!("{} of VM {name}", disk.name);

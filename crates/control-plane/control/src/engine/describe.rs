@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use strongroom_api::limits::TAGS_MAX;
 use strongroom_api::vm::{Notes, PatchVm, Tag, TagChanges, TagKey};
 use strongroom_api::{ErrorCode, Name, Problem};
-use strongroom_host::protocol::{FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG};
+use strongroom_host::protocol::{FORMAT_WITH_CAPABILITIES, FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG};
 
 use super::HostSeat;
 use super::volume_changes::name_is_free;
@@ -28,12 +28,27 @@ pub(super) struct Described<'a> {
 
 impl<'a> Described<'a> {
     pub(super) fn of(patch: &'a PatchVm) -> Self {
-        let PatchVm { name, notes, tags, cpus, memory_bytes, growth, nics, boot, cdrom, vnc, restart } =
-            patch;
+        let PatchVm {
+            name,
+            notes,
+            tags,
+            cpus,
+            memory_bytes,
+            growth,
+            machine_type,
+            processor,
+            nics,
+            boot,
+            cdrom,
+            vnc,
+            restart,
+        } = patch;
         let is_any = name.is_some() || notes.is_some() || tags.is_some();
         let is_of_machine = cpus.is_some()
             || memory_bytes.is_some()
             || growth.is_some()
+            || machine_type.is_some()
+            || processor.is_some()
             || nics.is_some()
             || boot.is_some()
             || cdrom.is_some()
@@ -86,6 +101,11 @@ pub(super) fn host_reads(seat: &HostSeat, vm: &VmRecord) -> Result<(), Problem> 
     let has_link = vm.hardware.nics.iter().any(|nic| !nic.link.is_up());
     let has_directory = vm.directory.is_some() || !vm.hardware.boot.order().is_empty();
     let needs = [
+        (
+            vm.hardware.board.is_pinned(),
+            FORMAT_WITH_CAPABILITIES,
+            "no machine type and no processor of a VM's own",
+        ),
         (!vm.hardware.growth.is_none(), FORMAT_WITH_HOT_PLUG, "no VM that grows while it runs"),
         (has_link, FORMAT_WITH_HOT_PLUG, "no network card whose link is down"),
         (has_directory, FORMAT_WITH_DIRECTORIES, "no VM whose directory has another name, and no boot order"),

@@ -25,7 +25,8 @@
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
 //!   [`data_keys`]: the end of their data keys' cryptoperiods.
 //! - [`seats`], [`joining`]: the hosts, and machines that become hosts. [`datastores`]: what they
-//!   reach. [`placement`]: the choice of a VM's host. [`maintenance`]: hosts that take no VMs.
+//!   reach. [`placement`]: the choice of a VM's host, [`boards`]: what VMs have of hosts' QEMU.
+//!   [`maintenance`]: hosts that take no VMs.
 //! - [`moves`], [`evacuate`]: VMs that move to other hosts. [`strays`]: VMs that run where they do
 //!   not belong.
 //! - [`groups`]: snapshots of several VMs at one instant.
@@ -38,6 +39,7 @@ mod accounts;
 mod advance;
 mod alarms;
 mod backups;
+mod boards;
 mod clones;
 mod compliance;
 mod credentials;

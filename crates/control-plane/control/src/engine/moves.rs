@@ -122,8 +122,13 @@ impl Control {
             }
         };
         let Some(datastore) = index.datastore_of(vm) else { return Err(problems::datastore_unknown(vm)) };
+        let board = &vm.hardware.board;
+        // One that was never started has met no processor yet.
+        let has_processor = vm.is_run() && vm.generation > 0 && board.processor().is_host();
         let needs = Needs {
             called: called.clone(),
+            board: vm.is_run().then_some(board),
+            has_processor_of: has_processor.then_some(former),
             datastore,
             policy: index.policy_of(vm),
             memory_bytes: if vm.is_run() { vm.hardware.memory.bytes() } else { 0 },

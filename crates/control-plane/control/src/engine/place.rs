@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::Control;
 use super::access::find_folder;
+use super::boards;
 use super::describe::{host_reads, one_for_each_key};
 use super::networks::connected;
 use super::placement::{Among, Choice, Needs, must_not_be_in_maintenance};
@@ -47,8 +48,11 @@ impl Control {
         let group =
             wish.placement_group.as_ref().map(|named| placement_groups::called(index, named.as_str()));
         let group = group.transpose()?;
+        let board = boards::wanted(&wish.board, &rules);
         let needs = Needs {
             called: format!("VM {}", wish.name),
+            board: Some(&board),
+            has_processor_of: None,
             datastore,
             policy,
             memory_bytes: wish.memory_bytes.bytes(),
@@ -85,7 +89,7 @@ impl Control {
         });
         let hardware = Hardware {
             own_volumes: Vec::new(),
-            board: wish.board,
+            board: boards::on_host(board, seat),
             firmware: wish.firmware,
             cpus: wish.cpus,
             memory: wish.memory_bytes,

@@ -14,12 +14,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use strongroom_api::task::TaskKind;
-use strongroom_api::vm::Nic;
+use strongroom_api::vm::{Board, Nic};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_host::protocol::{self, CryptoSafeState, DatastoreState};
 use strongroom_types::{VmId, counted, display_bytes};
 use uuid::Uuid;
 
+use super::boards::{gives, keeps_features};
 use super::placement_groups::{near, within_groups};
 use super::{Control, HostSeat};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
@@ -41,6 +42,10 @@ pub(super) struct Needs<'a> {
     pub nics: Option<&'a [Nic]>,
     /// The VM, if it exists.
     pub vm: Option<VmId>,
+    /// Its machine type and processor; `None` for what is never started.
+    pub board: Option<&'a Board>,
+    /// The host whose processor it has, if it has that of its host.
+    pub has_processor_of: Option<&'a HostSeat>,
     /// Its placement groups.
     pub groups: Vec<&'a Row<PlacementGroupRecord>>,
 }
@@ -154,6 +159,12 @@ impl Control {
         }
         if let Some(nics) = needs.nics {
             self.connected_on(index, seat.id, nics)?;
+        }
+        if let Some(board) = needs.board {
+            gives(seat, &needs.called, board)?;
+        }
+        if let Some(former) = needs.has_processor_of {
+            keeps_features(former, seat, &needs.called)?;
         }
         let seen = seat.seen();
         let state = seen.state.as_ref().filter(|_| seen.down.is_none());

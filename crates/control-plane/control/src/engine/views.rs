@@ -8,8 +8,8 @@ use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
 use strongroom_api::vm::{
-    Disk, Dump, PowerState, SavedMemory, Tag, TagError, VmKey, VmListQuery, VmOrigin, VmSort, VmSummary,
-    VmView, VolumeState,
+    Board, Disk, Dump, PowerState, SavedMemory, Tag, TagError, VmKey, VmListQuery, VmOrigin, VmSort,
+    VmSummary, VmView, VolumeState,
 };
 use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_host::protocol;
@@ -102,7 +102,7 @@ impl Control {
             generation: vm.generation,
             since_unix_seconds: seen.map(|seen| seen.since_unix_seconds),
             created_unix_seconds: vm.created_unix_seconds,
-            board: hardware.board,
+            board: Board { processor: Some(hardware.board.processor().clone()), ..hardware.board.clone() },
             firmware: hardware.firmware,
             topology: hardware.cpus,
             growth: hardware.growth,
@@ -496,6 +496,7 @@ fn host_view(seat: &HostSeat, facts: HostFacts) -> Host {
         version: state.map(|state| state.version.clone()),
         cpus: state.map_or(0, |state| state.cpus),
         cpu_model: state.and_then(|state| state.cpu_model.clone()),
+        capabilities: state.and_then(|state| state.capabilities.clone()),
         memory_bytes: state.map_or(0, |state| state.memory_bytes),
         memory_placed_bytes: facts.memory_placed_bytes,
         memory_free_bytes: state.map_or(0, |state| state.memory_available_bytes),

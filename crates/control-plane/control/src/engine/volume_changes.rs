@@ -30,13 +30,14 @@ use strongroom_host::protocol::{
 };
 use strongroom_types::{SnapshotId, VmId};
 use strongroom_vm::{Board, Cpus, DiskKind, MemorySize};
+use uuid::Uuid;
 
 use super::advance::{End, Next, Step, keep_volumes, without_vm};
 use super::clones::{CloneSealing, CloneWish};
 use super::disks::{FAILURES_MAX, change_disk, disk_of};
 use super::observe::Look;
 use super::operate::Operated;
-use super::place::check;
+use super::place::{Placed, check};
 use super::seal_disks::refuse_of_half_clear;
 use super::snapshots::{numbered, snapshot_in, snapshots_of, told_problem};
 use super::templates::{linked_clones, refuse_of_template, without_clones};
@@ -119,9 +120,9 @@ impl Control {
             let datastore = wish.datastore.as_ref().map(ToString::to_string);
             let mut holder = holder(&wish.name, datastore, vec![disk], encryption);
             holder.folder.clone_from(&wish.folder);
-            let placed = self.place(index, &holder, id)?;
+            let placed = self.place_holder(index, &holder, id)?;
             let draft = placed.told(self.draft(), id);
-            let mut holder = VmRecord { holds_volume: true, ..placed.vm };
+            let mut holder = placed.vm;
             holder.hardware.disks.iter_mut().for_each(|disk| disk.thick = wish.thick);
             let task = self.task(id, TaskKind::VolumeCreate, holder.object(), caller);
             let work = Work::Create { fill: Vec::new(), from: None };
@@ -158,8 +159,7 @@ impl Control {
                 wish.datastore.as_ref().map_or_else(|| owner.datastore.to_string(), ToString::to_string);
             let mut made = holder(&wish.name, Some(datastore), vec![copy], encryption);
             made.host = Some(owner.host.to_string());
-            let mut made =
-                VmRecord { holds_volume: true, folder: owner.folder, ..self.place(index, &made, id)?.vm };
+            let mut made = VmRecord { folder: owner.folder, ..self.place_holder(index, &made, id)?.vm };
             wanted.check_place(owner, &made)?;
             made.origin = Some(owner.lineage_of_clone(wish.linked));
             for copy in &mut made.hardware.disks {
@@ -306,8 +306,7 @@ impl Control {
                 EncryptionWish { encrypted: false, ..EncryptionWish::default() },
             );
             wanted.host = Some(vm.host.to_string());
-            let holder =
-                VmRecord { holds_volume: true, folder: vm.folder, ..self.place(index, &wanted, id)?.vm };
+            let holder = VmRecord { folder: vm.folder, ..self.place_holder(index, &wanted, id)?.vm };
             let task = self.task(id, TaskKind::VolumeUnbind, vm.object(), caller);
             let holding = Holding { holder: holder.id, disk: disk.name.clone() };
             let work = Work::MakeHolder { holding };
@@ -315,6 +314,14 @@ impl Control {
             let draft = self.draft().create_named(&holder).replace(vm, &busy);
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft))
         })
+    }
+
+    /// Makes the record of a holder: with no machine type, since it is never started.
+    fn place_holder(&self, index: &Index, wish: &CreateVm, task: Uuid) -> Result<Placed, Problem> {
+        let mut placed = self.place(index, wish, task)?;
+        placed.vm.hardware.board = Board::default();
+        placed.vm.holds_volume = true;
+        Ok(placed)
     }
 
     /// Checks that a VM's disks can come and go.

@@ -30,7 +30,7 @@ use super::seal_disks::refuse_of_half_clear;
 use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
 use super::volume_changes::name_is_free;
-use super::{Control, Stop, sizes};
+use super::{Control, Stop, boards, sizes};
 use crate::inventory::{Draft, Failure, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{
@@ -318,7 +318,12 @@ impl Control {
             described.apply(index, &mut changed)?;
             changed.task = Some(id);
             check_on_host(index, &changed)?;
-            self.seat(vm.host).map_or(Ok(()), |seat| host_reads(seat, &changed))?;
+            if let Some(seat) = self.seat(vm.host) {
+                host_reads(seat, &changed)?;
+                if patch.machine_type.is_some() || patch.processor.is_some() {
+                    boards::gives(seat, &problems::called(vm), &changed.hardware.board)?;
+                }
+            }
             let draft = self.told_renamed(self.draft(), vm, &changed, caller, id);
             let task = self.task(id, TaskKind::VmConfigure, changed.object(), caller);
             let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
@@ -803,6 +808,7 @@ fn patched(vm: &VmRecord, patch: &PatchVm) -> VmRecord {
     hardware.cpus = patch.cpus.unwrap_or(hardware.cpus);
     hardware.memory = patch.memory_bytes.unwrap_or(hardware.memory);
     hardware.growth = patch.growth.unwrap_or(hardware.growth);
+    boards::patch(&mut hardware.board, patch);
     hardware.board.vnc = patch.vnc.unwrap_or(hardware.board.vnc);
     if let Some(cdrom) = &patch.cdrom {
         hardware.cdrom = cdrom.clone();

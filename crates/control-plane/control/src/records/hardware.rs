@@ -394,7 +394,7 @@ impl Hardware {
             name,
             directory: None,
             datastore,
-            board: self.board,
+            board: self.board.clone(),
             cpus: self.cpus,
             memory_bytes: self.memory,
             growth: self.growth,
@@ -444,7 +444,7 @@ impl Hardware {
             limits: disk.limits,
         };
         Ok(Self {
-            board: spec.board,
+            board: spec.board.clone(),
             firmware: spec.firmware,
             cpus: spec.cpus,
             memory: spec.memory_bytes,

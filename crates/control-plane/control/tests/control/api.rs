@@ -425,6 +425,11 @@ fn the_documents_bounds_are_the_limits() {
     }
     bound("Boot.order maxItems", text(BOOT_DEVICES_MAX));
     bound("CreatePolicy.description maxLength", text(DESCRIPTION_MAX_BYTES));
+    for place in ["Board", "CreateVm", "PatchVm", "VmView"] {
+        bound(&format!("{place}.machine_type maxLength"), text(QEMU_NAME_BYTES_MAX));
+        bound(&format!("{place}.processor maxLength"), text(QEMU_NAME_BYTES_MAX));
+    }
+    bound("PolicyRules.processor maxLength", text(QEMU_NAME_BYTES_MAX));
     bound("QuiesceWithin maximum", u64::from(QUIESCE_WITHIN_MAX_S));
     bound("SetSnapshotSchedule.rules maxItems", text(SNAPSHOT_RULES_MAX));
     bound("SetPlacementGroup.add maxItems", 64);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::DatastoreId;
+use strongroom_vm::Capabilities;
 use strongroom_wire::Formats;
 
 use super::change::Epoch;
@@ -31,6 +32,10 @@ pub struct Host {
     /// report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_model: Option<String>,
+    /// What its QEMU can give to guests; absent if there is none, and from a hostd that does not
+    /// report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Capabilities>,
     /// Total memory, in bytes.
     pub memory_bytes: u64,
     /// Available memory, in bytes: what a process can get without swapping.

@@ -80,12 +80,12 @@ pub use spec::{Disk, DiskKey, KnownVolume, Lineage, Origin, SpecError, VmSpec};
 pub use statistics::{DiskStatistics, VmStatistics};
 /// The parts of a VM, as `strongroom_vm` defines them.
 pub use strongroom_vm::{
-    Board, BootDevice, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, Growth,
-    Link, MacAddress, MachineType, MemorySize, Network, Nic, QuiesceWithin, VmName,
+    Board, BootDevice, Capabilities, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind, DiskName,
+    Firmware, Growth, Link, MacAddress, MachineType, MemorySize, Network, Nic, QuiesceWithin, VmName,
 };
 pub use term::{
-    FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG, FORMAT_WITH_MOVES,
-    FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, TERM_HEADER, Term,
+    FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_CAPABILITIES, FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG,
+    FORMAT_WITH_MOVES, FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, TERM_HEADER, Term,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GUEST_PROTOCOL, GuestHello, GuestPort, GuestWelcome, Ticket, TicketId,

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::operation::VolumeFacts;
 use super::own_volume::is_reserved;
 use super::problem::Problem;
-use super::term::{FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG, FORMATS};
+use super::term::{FORMAT_WITH_CAPABILITIES, FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG, FORMATS};
 
 /// The configuration of a VM. Nothing here is secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -254,6 +254,9 @@ impl VmSpec {
 
     /// The oldest format of requests that can have it.
     pub fn least_format(&self) -> u32 {
+        if self.board.is_pinned() {
+            return FORMAT_WITH_CAPABILITIES;
+        }
         if !self.growth.is_none() || self.nics.iter().any(|nic| !nic.link.is_up()) {
             return FORMAT_WITH_HOT_PLUG;
         }
@@ -470,6 +473,7 @@ impl VmSpec {
     /// The first invalid field.
     pub fn check(&self) -> Result<(), SpecError> {
         in_field("datastore", check_host_path(&self.datastore))?;
+        in_field("machine_type", self.board.check())?;
         in_field("cpus", self.cpus.check())?;
         in_field("growth", self.growth.check(self.cpus, self.memory_bytes))?;
         self.check_disks()?;
@@ -581,6 +585,8 @@ mod tests {
         assert_eq!(refused(&|spec| spec.datastore = "ds".into()), "datastore");
         assert_eq!(refused(&|spec| spec.datastore = "/srv/../etc".into()), "datastore");
         assert_eq!(refused(&|spec| spec.datastore = "/srv/a,b".into()), "datastore");
+        let pc = |spec: &mut VmSpec| spec.board.machine_type = Some("pc-i440fx-7.2".parse().unwrap());
+        assert_eq!(refused(&pc), "machine_type");
         assert_eq!(refused(&|spec| spec.cpus.threads = 0), "cpus");
         assert_eq!(refused(&|spec| spec.cpus = Cpus { sockets: 65536, cores: 65536, threads: 1 }), "cpus");
         assert_eq!(refused(&|spec| spec.disks[1].name = spec.disks[0].name.clone()), "disks");
@@ -603,6 +609,18 @@ mod tests {
         assert_eq!(refused(&|spec| spec.cdrom = Some("../debian.iso".into())), "cdrom");
         assert_eq!(refused(&|spec| spec.kernel = kernel("quiet\n")), "kernel");
         assert_eq!(refused(&|spec| spec.kernel = kernel(&"x".repeat(4096))), "kernel");
+    }
+
+    #[test]
+    fn a_host_of_an_earlier_version_is_not_sent_what_it_does_not_know() {
+        let mut spec = spec();
+        assert_eq!(spec.least_format(), FORMATS.oldest);
+        let text = serde_json::to_string(&spec).unwrap();
+        assert!(!text.contains("machine_type") && !text.contains("processor"), "{text}");
+        spec.board.processor = Some("x86-64-v2".parse().unwrap());
+        assert_eq!(spec.least_format(), FORMAT_WITH_CAPABILITIES);
+        let text = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<VmSpec>(&text).unwrap(), spec);
     }
 
     #[test]

@@ -21,7 +21,8 @@ pub const FORMAT_HEADER: &str = "strongroom-format";
 /// | 3 | [`OperationKind::Leave`](super::OperationKind::Leave) and [`Arrive`](super::OperationKind::Arrive); [`DatastoreRequest::expected`](super::DatastoreRequest::expected); `cpu_model` in [`Host`](super::Host); the states of several VMs in one answer ([`VmReadings`](super::VmReadings)) |
 /// | 4 | [`VmSpec::directory`](super::VmSpec::directory) and [`VmSpec::boot_order`](super::VmSpec::boot_order) |
 /// | 5 | [`OperationKind::SetNics`](super::OperationKind::SetNics), [`Nic::link`](super::Nic::link); [`OperationKind::SetSizes`](super::OperationKind::SetSizes), [`VmSpec::growth`](super::VmSpec::growth) |
-pub const FORMATS: Formats = Formats { oldest: 1, newest: 5 };
+/// | 6 | [`Board::machine_type`](super::Board::machine_type), [`Board::processor`](super::Board::processor); `capabilities` in [`Host`](super::Host) |
+pub const FORMATS: Formats = Formats { oldest: 1, newest: 6 };
 
 /// The formats of a host that does not state any.
 pub const FIRST_FORMATS: Formats = Formats { oldest: 1, newest: 1 };
@@ -40,6 +41,9 @@ pub const FORMAT_WITH_DIRECTORIES: u32 = 4;
 
 /// The first format in which network cards, processors and memory are plugged into running VMs.
 pub const FORMAT_WITH_HOT_PLUG: u32 = 5;
+
+/// The first format in which a VM has a machine type and a processor of its own.
+pub const FORMAT_WITH_CAPABILITIES: u32 = 6;
 
 /// The number of a control plane's run. Each run of a control plane has a greater one than all runs
 /// before it. A host takes orders of the greatest term that it has seen, and refuses those of a

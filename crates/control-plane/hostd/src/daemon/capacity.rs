@@ -5,7 +5,7 @@ use std::path::Path;
 
 use strongroom_datastore::file::identity;
 use strongroom_host::protocol::{
-    Accelerator, Datastore, DatastoreState, Problem, Programs, QemuFound, Topology,
+    Accelerator, Capabilities, Datastore, DatastoreState, Problem, Programs, QemuFound, Topology,
 };
 use strongroom_hypervisor::firmware::Ovmf;
 use strongroom_hypervisor::network::passt;
@@ -73,6 +73,12 @@ fn numbered(directory: &Path, prefix: &str) -> BTreeSet<u32> {
 /// little, since the kernel may offer no virtualisation.
 pub fn accelerator(qemu: Option<&QemuProgram>) -> Accelerator {
     if qemu.is_some_and(|qemu| qemu.kvm().is_ok()) { Accelerator::Kvm } else { Accelerator::Tcg }
+}
+
+/// What this QEMU can give to guests, if that is known.
+pub fn capabilities(qemu: Option<&QemuProgram>) -> Option<Capabilities> {
+    let asked = qemu?.capabilities();
+    asked.inspect_err(|why| tracing::warn!("what QEMU can give to guests is not known: {why}")).ok().cloned()
 }
 
 /// The programs that VMs are started with: this QEMU, and other installed programs.

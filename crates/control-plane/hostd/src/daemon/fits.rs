@@ -8,8 +8,10 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use strongroom_host::protocol::{DatastoreState, Disk, Problem, VmSpec};
+use strongroom_host::protocol::{Capabilities, DatastoreState, Disk, Problem, VmSpec};
+use strongroom_hypervisor::QemuProgram;
 use strongroom_types::{VolumeSize, display_bytes};
+use strongroom_vm::Lack;
 
 use super::capacity;
 use super::config::DatastoreConfig;
@@ -35,6 +37,32 @@ pub fn check_machine(
         return Err(Problem::new("too_much_memory", message).with_next_step("give it less with --memory"));
     }
     spec.nics.iter().try_for_each(|nic| interfaces::check(root, allowed, &nic.network))
+}
+
+/// Checks whether the QEMU of this host can give a VM its machine type and processor. Its start has
+/// QEMU check once more.
+///
+/// # Errors
+/// `no_machine_type` and `no_processor`.
+pub fn check_board(capabilities: &Capabilities, qemu: &QemuProgram, spec: &VmSpec) -> Result<(), Problem> {
+    let Some(lack) = capabilities.lacks(&spec.board) else { return Ok(()) };
+    let (name, version) = (&spec.name, qemu.version());
+    Err(match lack {
+        Lack::MachineType(wanted) => Problem::new(
+            "no_machine_type",
+            format!("VM {name} has machine type {wanted}, which QEMU {version} of this host does not have"),
+        )
+        .with_next_step(format!(
+            "start it on a host that has it, upgrade QEMU here, or give it another one: `strongroom vm set {name} --machine-type TYPE`"
+        )),
+        Lack::Processor(wanted) => Problem::new(
+            "no_processor",
+            format!("VM {name} has processor {wanted}, which this host cannot give completely"),
+        )
+        .with_next_step(format!(
+            "start it on a host that can, or give it another one: `strongroom vm set {name} --processor MODEL`"
+        )),
+    })
 }
 
 /// Checks that a VM's datastore is mounted, can hold files as large as its disks, and has room for

@@ -329,6 +329,7 @@ impl Hostd {
                 now_unix_ms: Some(unix_milliseconds_now()),
                 cpus: capacity::cpus(),
                 cpu_model: capacity::cpu_model(),
+                capabilities: capacity::capabilities(qemu.as_ref()),
                 memory_bytes,
                 memory_available_bytes,
                 topology: capacity::topology(),

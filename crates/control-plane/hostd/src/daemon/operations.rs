@@ -21,6 +21,7 @@ use strongroom_host::vm_directory::{
 use strongroom_host::vm_lock::VmLock;
 use strongroom_host::volume_facts::facts;
 use strongroom_host::wire::{Wire, WireError};
+use strongroom_hypervisor::QemuProgram;
 use strongroom_types::VmId;
 use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
 use tokio::sync::watch;
@@ -174,6 +175,13 @@ async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
         let (memory_bytes, _) = capacity::memory_bytes();
         let config = hostd.config();
         fits::check_machine(&Root::machine(), memory_bytes, config.interfaces.as_deref(), &spec)?;
+        // A start without QEMU says so itself.
+        if spec.board.is_pinned()
+            && let Ok(qemu) = QemuProgram::probe_once(&config.qemu, &hostd.run.qemu_findings())
+            && let Some(capabilities) = capacity::capabilities(Some(&qemu))
+        {
+            fits::check_board(&capabilities, &qemu, &spec)?;
+        }
         config.datastore(&spec.datastore).map_or(Ok(()), |used| fits::check_datastore(used, &spec))
     })
     .await?

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use strongroom_vm::limits::MEMORY_MODULES_MAX;
+use strongroom_vm::{MachineVersion, ProcessorModel};
 
 use super::connection::Connection;
 use super::options::{Arguments, Options};
@@ -90,9 +91,11 @@ impl Builder<'_> {
     }
 
     fn processors(&mut self) {
-        let machine = match self.spec.board.machine {
-            MachineType::Pc => Options::new("pc").with("usb", "off"),
-            MachineType::Q35 => Options::new("q35").with("sata", "off"),
+        let board = &self.spec.board;
+        let version = board.machine_type.as_ref().map(MachineVersion::as_str);
+        let machine = match board.machine {
+            MachineType::Pc => Options::new(version.unwrap_or("pc")).with("usb", "off"),
+            MachineType::Q35 => Options::new(version.unwrap_or("q35")).with("sata", "off"),
         };
         let machine = machine
             .with("hpet", "off")
@@ -106,9 +109,8 @@ impl Builder<'_> {
             Firmware::Uefi { nvram: Some(_) } => machine.with("pflash0", "firmware").with("pflash1", "nvram"),
         };
         self.arguments.list("-machine", machine);
-        let (accelerator, model) = if self.host.kvm { ("kvm", "host") } else { ("tcg,thread=multi", "max") };
-        self.arguments.plain("-accel", accelerator);
-        self.arguments.plain("-cpu", model);
+        self.arguments.plain("-accel", if self.host.kvm { "kvm" } else { "tcg,thread=multi" });
+        self.arguments.list("-cpu", self.model());
         let cpus = self.spec.cpus;
         let most = self.spec.growth.cpus_max(cpus);
         let topology = Options::default().with("cpus", cpus.count());
@@ -120,6 +122,20 @@ impl Builder<'_> {
         let topology =
             topology.with("sockets", all.sockets).with("cores", all.cores).with("threads", all.threads);
         self.arguments.list("-smp", topology);
+    }
+
+    /// A model is all of it, or QEMU does not start: a guest never lacks what its VM is to have.
+    fn model(&self) -> Options {
+        match self.spec.board.processor() {
+            // QEMU's emulator has no host; this is all that it can do.
+            ProcessorModel::Host => Options::new(if self.host.kvm { "host" } else { "max" }),
+            // AMD's virtualisation, which only the emulator gives to this model.
+            ProcessorModel::Level(level) => level
+                .features()
+                .fold(Options::new("qemu64").with("svm", "off"), |model, feature| model.with(feature, "on"))
+                .with("enforce", "on"),
+            ProcessorModel::Named(name) => Options::new(name.as_str()).with("enforce", "on"),
+        }
     }
 
     fn memory(&mut self) {

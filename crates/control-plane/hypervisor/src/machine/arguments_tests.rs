@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::Value;
 use strongroom_types::VmId;
+use strongroom_vm::Level;
 
 use super::*;
-use crate::machine::{Board, Cpus, Growth, MacAddress, Network, TpmSocket};
+use crate::machine::{Board, Cpus, Growth, MacAddress, Network, SpecError, TpmSocket};
 
 fn spec(machine: MachineType) -> MachineSpec {
     let vm = VmId::from_bytes(*b"0123456789abcdef");
@@ -86,6 +87,36 @@ fn a_machine_that_grows_has_places_for_what_comes_and_any_other_has_none() {
 fn a_small_machine_word_for_word() {
     let arguments = arguments(&spec(MachineType::Pc), &run(), &host(Vec::new()));
     assert_eq!(lines(&arguments), include_str!("golden/pc.txt").trim_end());
+}
+
+#[test]
+fn a_machine_has_the_version_and_the_whole_processor_that_it_is_to_have() {
+    let of = |machine: MachineType, version: Option<&str>, processor: Option<&str>, kvm: bool| {
+        let mut spec = spec(machine);
+        spec.board.machine_type = version.map(|name| name.parse().unwrap());
+        spec.board.processor = processor.map(|name| name.parse().unwrap());
+        spec.validate().unwrap();
+        let all = arguments(&spec, &run(), &HostFacts { kvm, ..host(Vec::new()) });
+        let after = |name: &str| all[all.iter().position(|one| one == name).unwrap() + 1].clone();
+        let machine = after("-machine");
+        (machine.split(',').next().unwrap().to_owned(), after("-cpu"))
+    };
+    let own = |kvm| of(MachineType::Q35, Some("pc-q35-7.1"), None, kvm);
+    assert_eq!(own(false), ("pc-q35-7.1".to_owned(), "max".to_owned()));
+    assert_eq!(own(true).1, "host");
+    assert_eq!(of(MachineType::Pc, Some("pc-i440fx-7.2"), Some("host"), true).0, "pc-i440fx-7.2");
+    let (machine, model) = of(MachineType::Pc, None, Some("Haswell-noTSX"), true);
+    assert_eq!((machine.as_str(), model.as_str()), ("pc", "Haswell-noTSX,enforce=on"));
+    let golden: String =
+        Level::ALL.map(|level| of(MachineType::Q35, None, Some(level.as_str()), true).1 + "\n").concat();
+    assert_eq!(golden, include_str!("golden/levels.txt"));
+}
+
+#[test]
+fn a_version_of_another_board_is_refused() {
+    let mut spec = spec(MachineType::Pc);
+    spec.board.machine_type = Some("pc-q35-7.2".parse().unwrap());
+    assert!(matches!(spec.validate(), Err(SpecError::Board(_))));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use strongroom_vm::limits::{DISKS_MAX, KERNEL_ARGUMENTS_BYTES_MAX, NICS_MAX};
-use strongroom_vm::{CpuError, GrowthError};
+use strongroom_vm::{BoardError, CpuError, GrowthError};
 use thiserror::Error;
 
 use super::{Boot, BootFrom, DiskAttachment, Firmware, MachineSpec};
@@ -25,6 +25,9 @@ pub enum SpecError {
     /// Too many processors, or none.
     #[error(transparent)]
     Cpus(#[from] CpuError),
+    /// A version of another main board.
+    #[error(transparent)]
+    Board(#[from] BoardError),
     /// It cannot grow so far.
     #[error(transparent)]
     Growth(#[from] GrowthError),
@@ -77,6 +80,7 @@ impl MachineSpec {
     /// Checks the whole machine.
     pub fn validate(&self) -> Result<(), SpecError> {
         text("the name", &self.name, NAME_BYTES_MAX)?;
+        self.board.check()?;
         self.cpus.check()?;
         self.growth.check(self.cpus, self.memory)?;
         bounded("disks", self.disks.len(), DISKS_MAX)?;

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
+use strongroom_vm::Capabilities;
 use thiserror::Error;
 
 use crate::version::Version;
@@ -49,6 +50,8 @@ pub struct QemuProgram {
     version: Version,
     /// The result of the KVM test.
     kvm: Arc<OnceLock<Result<(), String>>>,
+    /// What it can give to guests.
+    capabilities: Arc<OnceLock<Result<Capabilities, String>>>,
 }
 
 /// The probed properties of a QEMU, and the state of the files that they depend on.
@@ -62,6 +65,7 @@ pub struct Findings {
     #[serde(default)]
     trial: u32,
     kvm: Result<(), String>,
+    capabilities: Result<Capabilities, String>,
 }
 
 /// Identifies a file and its last change.
@@ -82,9 +86,9 @@ impl FileIdentity {
 }
 
 impl QemuProgram {
-    /// As [`probe`](Self::probe), with the KVM test. Uses the result in `memory`, a file in a
-    /// directory of Strongroom's own, if QEMU has not changed since: the two test runs take longer
-    /// than the rest of a machine's start.
+    /// As [`probe`](Self::probe), with the KVM test and what it can give. Uses the result in
+    /// `memory`, a file in a directory of Strongroom's own, if QEMU has not changed since: the test
+    /// runs take longer than the rest of a machine's start.
     pub fn probe_once(path: &Path, memory: &Path) -> Result<Self, ProgramError> {
         let failed = |error| ProgramError::Run { path: path.to_owned(), error };
         let path = &std::fs::canonicalize(path).map_err(failed)?;
@@ -94,8 +98,7 @@ impl QemuProgram {
         let holds =
             |known: &Findings| known.path == *path && known.of == of && known.trial == crate::kvm::TRIAL;
         if let Some(known) = known.filter(holds) {
-            let kvm = Arc::new(OnceLock::from(known.kvm));
-            return Ok(Self { path: path.clone(), version: known.version, kvm });
+            return Ok(Self::found(known));
         }
         let program = Self::probe(path)?;
         // If this fails, the next start probes again.
@@ -107,13 +110,16 @@ impl QemuProgram {
     pub fn findings(&self) -> Findings {
         let of = identities(&self.path);
         let kvm = self.kvm().map_err(str::to_owned);
-        Findings { path: self.path.clone(), of, version: self.version, trial: crate::kvm::TRIAL, kvm }
+        let capabilities = self.capabilities().cloned().map_err(str::to_owned);
+        let (path, trial) = (self.path.clone(), crate::kvm::TRIAL);
+        Findings { path, of, version: self.version, trial, kvm, capabilities }
     }
 
     /// A QEMU from the findings of another process.
     pub fn found(findings: Findings) -> Self {
-        let Findings { path, version, kvm, .. } = findings;
-        Self { path, version, kvm: Arc::new(OnceLock::from(kvm)) }
+        let Findings { path, version, kvm, capabilities, .. } = findings;
+        let capabilities = Arc::new(OnceLock::from(capabilities));
+        Self { path, version, kvm: Arc::new(OnceLock::from(kvm)), capabilities }
     }
 
     /// Probes the QEMU at `path` ([`DEFAULT_PROGRAM`]), which is run once for its version.
@@ -128,7 +134,7 @@ impl QemuProgram {
         if version < VERSION_OLDEST {
             return Err(ProgramError::TooOld { path: path.clone(), version });
         }
-        Ok(Self { path: path.clone(), version, kvm: Arc::default() })
+        Ok(Self { path: path.clone(), version, kvm: Arc::default(), capabilities: Arc::default() })
     }
 
     /// Its path.
@@ -146,6 +152,13 @@ impl QemuProgram {
     pub fn kvm(&self) -> Result<(), &str> {
         crate::kvm::is_shared()?;
         self.tried_kvm()
+    }
+
+    /// What it can give to guests here, or why that is not known. It is asked once
+    /// ([`crate::capabilities::probe`]), in a fifth of a second.
+    pub fn capabilities(&self) -> Result<&Capabilities, &str> {
+        let asked = self.capabilities.get_or_init(|| crate::capabilities::probe(self));
+        asked.as_ref().map_err(String::as_str)
     }
 
     /// The result of the test as this process's own user.

@@ -36,6 +36,7 @@ use strongroom_host::served::served;
 use strongroom_keys::Kek;
 use strongroom_streams::{Medium, SLOT_BYTES_MAX, StreamError, StreamKind, StreamReader, StreamWriter};
 use strongroom_types::{LayerId, SnapshotId, VmId, VolumeId, hex, unix_seconds_now};
+use strongroom_vm::MachineVersion;
 use uuid::Uuid;
 
 pub use self::load::to_take_up;
@@ -97,9 +98,9 @@ impl Needs {
             format: FORMAT,
             vm: spec.id,
             snapshot: None,
-            qemu,
             kvm,
-            machine_sha256: machine_sha256(spec)?,
+            machine_sha256: machine_sha256(spec, &qemu)?,
+            qemu,
             generation_id,
             disks: disk_states(spec)?,
         })
@@ -146,9 +147,13 @@ impl Needs {
 }
 
 /// The hash covers the machine, but not its paths, nor facts about keys and volumes that the
-/// control plane learns.
-fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
+/// control plane learns. Nor does it cover a machine type that has the version of this QEMU: a
+/// machine without one has that, and the memory of a VM that has got it since still fits.
+fn machine_sha256(spec: &VmSpec, qemu: &str) -> Result<String, Problem> {
     let mut spec = spec.clone();
+    let is_its_own = |version: &MachineVersion| version.as_str() == format!("{}{qemu}", version.prefix());
+    spec.board.machine_type.take_if(|version| is_its_own(version));
+    spec.board.processor.take_if(|model| model.is_host());
     spec.datastore = PathBuf::new();
     // The name that it was made with: a guest does not see that its VM is renamed.
     spec.name = spec.directory.take().unwrap_or(spec.name);
@@ -284,6 +289,7 @@ mod tests {
     fn a_vm_that_was_renamed_has_the_machine_that_it_had() {
         let text = r#"{"id":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","name":"web1","datastore":"/srv/ds","memory_bytes":268435456}"#;
         let spec: VmSpec = serde_json::from_str(text).unwrap();
+        let machine_sha256 = |spec: &VmSpec| machine_sha256(spec, "7.2");
         let hash = machine_sha256(&spec).unwrap();
         // As a former version has made it.
         let former = VmSpec { datastore: PathBuf::new(), ..spec.clone() };
@@ -297,6 +303,16 @@ mod tests {
         assert_eq!(machine_sha256(&renamed).unwrap(), hash);
         let larger = VmSpec { memory_bytes: (512 << 20).try_into().unwrap(), ..renamed };
         assert_ne!(machine_sha256(&larger).unwrap(), hash);
+        // What it had already is said now.
+        let mut pinned = spec.clone();
+        pinned.board.machine_type = Some("pc-q35-7.2".parse().unwrap());
+        pinned.board.processor = Some("host".parse().unwrap());
+        assert_eq!(machine_sha256(&pinned).unwrap(), hash);
+        pinned.board.machine_type = Some("pc-q35-7.1".parse().unwrap());
+        assert_ne!(machine_sha256(&pinned).unwrap(), hash);
+        let mut other = spec;
+        other.board.processor = Some("x86-64-v2".parse().unwrap());
+        assert_ne!(machine_sha256(&other).unwrap(), hash);
     }
 
     #[test]

@@ -16,14 +16,14 @@ use strongroom_control::engine::{Caller, Control, Next, RequestKey};
 use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
 use strongroom_host::protocol::{
-    Accelerator, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe, CryptoSafeState,
-    Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport,
-    FIRST_FORMATS, FORMATS, Grant, GroupMember, GuestPort, HandoverId, Host as HostState, JudgeRequest,
-    Judgement, MapReport, MemberVolumes, NewVmSnapshot, Nic, ObservedVm, ObservedVms, OffReason, Operation,
-    OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState, Problem,
-    Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SavedMemory, SnapshotChange,
-    SpaceReport, Term, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots,
-    VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
+    Accelerator, Capabilities, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe,
+    CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch,
+    ExtentReport, FIRST_FORMATS, FORMATS, Grant, GroupMember, GuestPort, HandoverId, Host as HostState,
+    JudgeRequest, Judgement, MapReport, MemberVolumes, NewVmSnapshot, Nic, ObservedVm, ObservedVms,
+    OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+    PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest,
+    SavedMemory, SnapshotChange, SpaceReport, Term, Ticket, TicketId, TicketRequest, Topology, VmGeneration,
+    VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
@@ -256,6 +256,7 @@ pub struct HostInside {
     pub memory_bytes: u64,
     pub crypto_safe: CryptoSafe,
     pub topology: Topology,
+    pub capabilities: Option<Capabilities>,
     /// Its clock, if it reports that.
     pub now_unix_ms: Option<u64>,
     /// The guests' disk counters.
@@ -395,6 +396,7 @@ impl HostInside {
             memory_bytes: 64 << 30,
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: true },
             topology: Topology::default(),
+            capabilities: None,
             now_unix_ms: None,
             statistics: BTreeMap::new(),
             programs: Some(Programs { passt: Some("/usr/bin/passt".into()), ..Programs::default() }),
@@ -1022,6 +1024,7 @@ impl Host for FakeHost {
                 now_unix_ms: inside.now_unix_ms,
                 cpus: 8,
                 cpu_model: None,
+                capabilities: inside.capabilities.clone(),
                 memory_bytes: inside.memory_bytes,
                 memory_available_bytes: 32 << 30,
                 topology: inside.topology.clone(),
