@@ -23,7 +23,6 @@ devices get a minute to end, and devices are flushed and detached. If it is kill
 attached, and the next 'serve' takes them over.
 
 Examples:
-  systemctl enable --now strongroom-devices
   strongroom device serve"
 )]
 pub struct ServeArguments {

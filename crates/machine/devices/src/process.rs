@@ -1,8 +1,8 @@
 //! The process of one device: it has the device's file system and loop device, and starts what
 //! exposes the volume. The key is there, not here.
 //!
-//! Order of an end: programs have closed the device; the loop device is gone; the volume is flushed;
-//! the file system is gone; the exposure ends.
+//! Order of an end: programs have closed the device; the loop device is gone; the volume is
+//! flushed; the file system is gone; the exposure ends.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -122,6 +122,8 @@ struct Attached {
     transfers: JoinHandle<()>,
     session: BackgroundSession,
     loop_device: LoopDevice,
+    /// Where its file system is mounted.
+    at: PathBuf,
 }
 
 /// The process that exposes the volume.
@@ -259,7 +261,7 @@ impl DeviceProcess<'_> {
         let _ = std::fs::remove_file(&link);
         let linked = std::fs::create_dir_all(link.parent().unwrap_or(&link));
         let linked = linked.and_then(|()| symlink(loop_device.path(), &link));
-        self.attached = Some(Attached { requests, transfers, session, loop_device });
+        self.attached = Some(Attached { requests, transfers, session, loop_device, at });
         linked.map_err(file("create", &link))?;
         self.say(State::Attached)
     }
@@ -287,6 +289,8 @@ impl DeviceProcess<'_> {
             tracing::warn!(device = %self.name, "a killed process has left {}; it is detached", left.path().display());
             left.detach();
         }
+        // Its number may be another device's by now.
+        let _ = std::fs::remove_file(RunFiles::link(self.name));
         // There is none, as a rule.
         while rustix::mount::unmount(&at, UnmountFlags::DETACH).is_ok() {}
         self.run.forget(self.name);
@@ -333,7 +337,7 @@ impl DeviceProcess<'_> {
 
 impl Attached {
     fn end(self) {
-        let Self { requests, transfers, session, loop_device } = self;
+        let Self { requests, transfers, session, loop_device, at } = self;
         loop_device.detach();
         let until = Instant::now() + UNBOUND_WITHIN;
         while loop_device.is_bound() && Instant::now() < until {
@@ -346,9 +350,12 @@ impl Attached {
             Some(Err(error)) => tracing::error!("the volume was not flushed: error {error}"),
             None => tracing::error!("the volume was not flushed within {} s", ENDS_WITHIN.as_secs()),
         }
-        if let Err(error) = session.umount_and_join() {
-            tracing::warn!("the file system is not unmounted: {error}");
+        // A worker that was started since has this mount in its own namespace, too, so the kernel
+        // may not end the session now. It ends with this process.
+        if let Err(errno) = rustix::mount::unmount(&at, UnmountFlags::DETACH) {
+            tracing::warn!("the file system is not unmounted: {errno}");
         }
+        drop(session);
         requests.end();
         let _ = transfers.join();
     }

@@ -94,10 +94,14 @@ impl RunFiles {
     /// # Errors
     /// [`DeviceError::File`].
     pub fn status(&self, name: &DeviceName) -> Result<Option<Status>, DeviceError> {
-        if Lock::holder(&self.file(name, "lock"))?.is_none() {
-            return Ok(None);
-        }
-        self.last_status(name)
+        let Some(holder) = Lock::holder(&self.file(name, "lock"))? else { return Ok(None) };
+        // What a killed predecessor said is said until its successor says something, and so long
+        // the lock's file may have its id, too.
+        let holder = holder.parse().unwrap_or_default();
+        let is_its_own =
+            |status: &Status| status.pid == holder && Path::new(&format!("/proc/{}", status.pid)).exists();
+        let status = self.last_status(name)?.filter(is_its_own);
+        Ok(Some(status.unwrap_or(Status { pid: holder, block_device: None, state: State::Starting })))
     }
 
     /// As [`status`](Self::status), even if its process was killed.
