@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph attacks attack-role fuzz-roles mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -113,6 +113,12 @@ test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that eve
 	scripts/install-packages test
 	scripts/ceph-programs >/dev/null
 	FENCING_ROUNDS=$(FENCING_ROUNDS) cargo test -p strongroom-rbd --test cluster -- --ignored --test-threads 2
+
+test-sealed-osds: ## a real Ceph cluster whose OSDs lie on encrypted devices of this machine; as root, some minutes
+	scripts/install-packages test
+	scripts/ceph-programs >/dev/null
+	cargo build --package strongroom-cli
+	STRONGROOM_BIN=$(tested_program) cargo test -p strongroom-devices --test devices -- --include-ignored --nocapture
 
 attack-role: ## an administrator without cryptography calls everything that the API has, about a VM with a secret; an hour. ATTACK_SECONDS=
 	scripts/install-packages test

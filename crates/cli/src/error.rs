@@ -282,6 +282,9 @@ pub enum CliError {
         /// The cause, and the next step.
         message: String,
     },
+    /// A device is not there, or not changed.
+    #[error(transparent)]
+    Device(#[from] strongroom_devices::DeviceError),
     /// Attaching a volume to a libvirt domain, or detaching it, failed.
     #[error(transparent)]
     Libvirt(#[from] LibvirtError),
@@ -439,6 +442,7 @@ impl CliError {
             Self::Signals(_) => "signals",
             Self::Leases(_) => "leases",
             Self::Api { code, .. } => code,
+            Self::Device(error) => error.code(),
             Self::Libvirt(error) => error.code(),
             Self::Hostd(_) => "hostd",
             Self::ControlPlane(_) => "control_plane",

@@ -77,6 +77,12 @@ pub struct NewKeyArguments {
 }
 
 impl NewKeyArguments {
+    /// A new key of a key provider, or an existing one.
+    pub fn at_provider(home: &HomeArguments, provider: ProviderName, key_id: Option<ProviderKeyId>) -> Self {
+        let given = KeyArguments { key_provider: Some(provider), ..KeyArguments::of_providers(home) };
+        Self { given, key_id }
+    }
+
     /// The key for a volume that will be created at `path`. A person at a terminal is asked twice.
     pub fn for_new_volume(&self, path: &Path) -> Result<VolumeKey, CliError> {
         let KeyArguments { key_file, passphrase_fd, key_provider, unencrypted, .. } = &self.given;

@@ -17,6 +17,7 @@ mod api;
 mod audit;
 mod certificate;
 mod completions;
+mod device;
 mod disk;
 mod doctor;
 mod duration;

@@ -16,6 +16,8 @@ use crate::access::{
 use crate::audit::AuditCommand;
 use crate::certificate::CertificateCommand;
 use crate::completions::CompletionsArguments;
+use crate::device::DeviceCommand;
+use crate::device::process::{DEVICE_PROCESS_COMMAND, DeviceProcessArguments};
 use crate::disk::DiskCommand;
 use crate::doctor::DoctorArguments;
 use crate::error::CliError;
@@ -102,6 +104,9 @@ enum Command {
     /// Create, clone, snapshot and delete disks that no VM has, and give them to VMs
     #[command(subcommand)]
     Disk(DiskCommand),
+    /// Encrypted block devices of this machine, for Ceph, LVM and file systems
+    #[command(subcommand)]
+    Device(DeviceCommand),
     /// List, add and inspect datastores
     #[command(subcommand)]
     Datastore(DatastoreCommand),
@@ -176,6 +181,9 @@ enum Command {
     /// Start the workers of a volume; started by `volume expose`
     #[command(hide = true, name = STARTER_COMMAND)]
     WorkerStarter(StarterArguments),
+    /// Keep a device attached; started by `device serve`
+    #[command(hide = true, name = DEVICE_PROCESS_COMMAND)]
+    DeviceProcess(DeviceProcessArguments),
     /// Manage a VM; started by hostd
     #[command(hide = true, name = SUPERVISOR_COMMAND)]
     VmSupervisor(SupervisorArguments),
@@ -222,6 +230,7 @@ impl Program {
             Command::Serve(arguments) => arguments.run(&output, &log).map(|()| ExitCode::SUCCESS),
             Command::Vm(command) => command.run(&output),
             Command::Disk(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Device(command) => command.run(&output, &log),
             Command::Datastore(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Network(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Policy(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
@@ -249,6 +258,7 @@ impl Program {
             Command::Man(arguments) => arguments.run(&output),
             Command::Worker(arguments) => arguments.run(),
             Command::WorkerStarter(arguments) => arguments.run(&log),
+            Command::DeviceProcess(arguments) => arguments.run(&log).map(|()| ExitCode::SUCCESS),
             Command::VmSupervisor(arguments) => arguments.run(&log),
             Command::Launcher(arguments) => arguments.run(),
         }

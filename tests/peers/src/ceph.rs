@@ -23,11 +23,26 @@ impl CephCluster {
     /// # Panics
     /// If it does not come up.
     pub fn start(osds: usize) -> Self {
+        Self::start_with(&["--osds".to_owned(), osds.to_string()])
+    }
+
+    /// As [`start`](Self::start), with one daemon on each of these block devices.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start_on(devices: &[PathBuf]) -> Self {
+        let paths = devices.iter().map(|device| device.display().to_string());
+        let counted = ["--osds".to_owned(), devices.len().to_string(), "--devices".to_owned()];
+        Self::start_with(&counted.into_iter().chain(paths).collect::<Vec<_>>())
+    }
+
+    fn start_with(osds: &[String]) -> Self {
         let directory = tempfile::Builder::new().prefix("strongroom-ceph-").tempdir().expect("a directory");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ceph-cluster");
         let mut child = Command::new(script)
             .arg(directory.path())
-            .args(["--osds", &osds.to_string(), "--port", &free_port().to_string()])
+            .args(["--port", &free_port().to_string()])
+            .args(osds)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -61,6 +76,15 @@ impl CephCluster {
     /// Returns once all devices are up, and all their copies of everything are the same.
     pub fn wait_until_clean(&mut self) {
         self.command("settle", "all");
+    }
+
+    /// Sends a command, a JSON object, and returns the answer. Besides those of the monitor there
+    /// are `fill image` and `verify image` (`pool`, `data_pool`, `name`, `size`, `text`): all of an
+    /// image is written through librbd, or read and compared.
+    pub fn tell(&mut self, command: &str) -> String {
+        let stdin = self.stdin.as_mut().expect("it is open until the end");
+        writeln!(stdin, "tell {command}").expect("the cluster takes commands");
+        read_line(&mut self.stdout)
     }
 
     fn command(&mut self, verb: &str, daemon: &str) {

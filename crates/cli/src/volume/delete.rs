@@ -60,29 +60,30 @@ impl DeleteArguments {
         if !self.yes {
             let size =
                 described.map(|volume| format!(" ({})", display_bytes(volume.descriptor.size_bytes.bytes())));
-            self.confirm(output, &size.unwrap_or_default())?;
+            let what = format!("{}{} and all its data", self.path.display(), size.unwrap_or_default());
+            confirm(output, &what)?;
         }
         delete(&self.path, self.lock.lock_wait)?;
         output.answer(&Deleted { path: self.path.clone(), deleted: true })
     }
+}
 
-    fn confirm(&self, output: &Output, what: &str) -> Result<(), CliError> {
-        let unasked = || {
-            CliError::Usage(format!(
-                "nobody is at a terminal to be asked whether {} is to be deleted; give --yes if it is",
-                self.path.display()
-            ))
-        };
-        // A program that requests JSON does not answer questions.
-        let mut terminal = Terminal::open().filter(|_| !output.is_json()).ok_or_else(unasked)?;
-        match terminal.confirm(&format!("Delete {}{what} and all its data for good?", self.path.display())) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(CliError::Declined),
-            Err(TerminalError::Io(error)) => {
-                Err(CliError::File(FileError { action: "ask at", path: "/dev/tty".into(), error }))
-            }
-            Err(TerminalError::Secret(error)) => Err(error.into()),
-            Err(TerminalError::Interrupted) => Err(CliError::Declined),
+/// Asks a person at the terminal whether this is to be deleted.
+pub fn confirm(output: &Output, what: &str) -> Result<(), CliError> {
+    let unasked = || {
+        CliError::Usage(format!(
+            "nobody is at a terminal to be asked whether {what} is to be deleted; give --yes if it is"
+        ))
+    };
+    // A program that requests JSON does not answer questions.
+    let mut terminal = Terminal::open().filter(|_| !output.is_json()).ok_or_else(unasked)?;
+    match terminal.confirm(&format!("Delete {what} for good?")) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(CliError::Declined),
+        Err(TerminalError::Io(error)) => {
+            Err(CliError::File(FileError { action: "ask at", path: "/dev/tty".into(), error }))
         }
+        Err(TerminalError::Secret(error)) => Err(error.into()),
+        Err(TerminalError::Interrupted) => Err(CliError::Declined),
     }
 }

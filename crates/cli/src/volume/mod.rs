@@ -2,9 +2,9 @@
 
 pub mod attach;
 pub mod check;
-mod create;
+pub mod create;
 mod decrypt;
-mod delete;
+pub mod delete;
 pub mod describe;
 mod encrypt;
 mod export;

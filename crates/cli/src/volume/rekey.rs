@@ -124,7 +124,7 @@ pub struct TargetArguments {
 
 #[derive(Serialize)]
 #[serde(transparent)]
-struct Answer(Rekeyed);
+pub struct Answer(pub Rekeyed);
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

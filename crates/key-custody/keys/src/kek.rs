@@ -54,6 +54,14 @@ pub struct PassphraseParameters {
 }
 
 impl KekSource {
+    /// The provider's key, if a provider has it.
+    pub fn provider_key(&self) -> Option<&ProviderKey> {
+        match self {
+            Self::Provider(key) => Some(key),
+            Self::Passphrase(_) | Self::KeyFile {} => None,
+        }
+    }
+
     /// Passphrase parameters of this cost, with a new salt.
     fn new_passphrase(cost: Argon2idParams) -> Result<Self, KeyError> {
         let salt = SecretBytes::random(SALT_BYTES)?.expose().to_vec();

@@ -20,7 +20,7 @@ mod handshake;
 mod inbox;
 mod option;
 mod outbox;
-mod protocol;
+pub mod protocol;
 mod reply;
 mod request;
 mod server;

@@ -1,7 +1,10 @@
 //! Numbers of the protocol, and the limits of this server.
 //!
 //! The source is "The NBD protocol", `doc/proto.md` of the NetworkBlockDevice project. The names
-//! are the same without the `NBD_` prefix. All numbers are in network byte order.
+//! are the same without the `NBD_` prefix. All numbers are in network byte order. They are public
+//! for our own client, in `devices`.
+
+#![allow(missing_docs, reason = "numbers have the names of the specification")]
 
 use std::time::Duration;
 
