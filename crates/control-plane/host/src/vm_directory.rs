@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use strongroom_datastore::file::storage::HOST;
+use strongroom_datastore::file::storage::BY_PATH;
 use strongroom_datastore::file::{DatastoreError, delete};
 use strongroom_types::{DESCRIPTOR_TAG_BYTES, ProviderKey, STORED_COUNT_MAX, VmId};
 use thiserror::Error;
@@ -363,7 +363,7 @@ pub fn remove_handover(path: &Path) -> Result<(), VmDirectoryError> {
 /// followed, neither as the directory nor as the file.
 fn open_file(path: &Path, name: &'static str) -> Result<Option<File>, VmDirectoryError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = HOST.open_directory(path).and_then(|directory| {
+    let file = BY_PATH.open_directory(path).and_then(|directory| {
         let directory = directory.as_fd().ok_or(Errno::OPNOTSUPP)?;
         openat(directory, name, flags, Mode::empty())
     });

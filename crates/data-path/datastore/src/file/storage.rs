@@ -1,6 +1,6 @@
 //! The operations that a volume needs from a file system: names, and the files that they open.
 //!
-//! The host's own is [`HOST`]; a simulated one can lose power at any of these calls. An operation
+//! [`BY_PATH`] is the host's own, and clusters that are mounted; a simulated one can lose power at any of these calls. An operation
 //! is done when its call returns, and durable when the sync that covers it returns. I/O on blocks
 //! does not pass through here: it goes through the thread's queues, to which an open file is a
 //! [`DataFile`].
@@ -16,7 +16,7 @@ use strongroom_io::DataFile;
 use super::error::DatastoreError;
 use super::filesystem::FileSystem;
 
-pub use super::host::HOST;
+pub use super::mounts::{BY_PATH, CLUSTERS, cluster_of, cluster_path, mount, storage_of, unmount};
 
 /// A file system, by paths.
 pub trait Storage: Send + Sync {
