@@ -109,10 +109,11 @@ attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of vo
 	  cargo test --package strongroom-hostd --test datastore_fuzz -- --nocapture
 	cargo test --package strongroom-hostd --test host -- --include-ignored
 
-test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, fencing; a minute
+test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, fencing, a VM's directory; two minutes
 	scripts/install-packages test
 	scripts/ceph-programs >/dev/null
 	cargo test -p strongroom-rbd --test cluster -- --ignored --test-threads 2
+	cargo test -p strongroom-host --test cluster -- --ignored
 
 attack-role: ## an administrator without cryptography calls everything that the API has, about a VM with a secret; an hour. ATTACK_SECONDS=
 	scripts/install-packages test

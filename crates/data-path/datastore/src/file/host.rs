@@ -23,7 +23,7 @@ use super::error::DatastoreError;
 use super::filesystem::{self, FileSystem};
 use super::identity::MARK;
 use super::lock;
-use super::storage::{Directory, Lockable, Storage, StoredFile};
+use super::storage::{Directory, EntryKind, Lockable, Storage, StoredFile};
 
 /// The unit of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -160,6 +160,15 @@ impl Directory for HostDirectory {
         }
         names.sort();
         Ok(names)
+    }
+
+    fn kind(&self, name: &str) -> Result<EntryKind, Errno> {
+        let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => EntryKind::File,
+            FileType::Directory => EntryKind::Directory,
+            _ => EntryKind::Other,
+        })
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {

@@ -60,6 +60,7 @@ mod reserve;
 mod rewrap;
 mod shared;
 mod sidecar_pages;
+mod small_files;
 mod snapshots;
 pub mod storage;
 mod syncs;
