@@ -48,6 +48,12 @@ impl CephCluster {
         self.command("start", daemon);
     }
 
+    /// Makes a user as a host needs it, such as `client.host1`, with its key in the keyring of
+    /// `conf`.
+    pub fn add_user(&mut self, user: &str) {
+        self.command("user", user);
+    }
+
     fn command(&mut self, verb: &str, daemon: &str) {
         let stdin = self.stdin.as_mut().expect("it is open until the end");
         writeln!(stdin, "{verb} {daemon}").expect("the cluster takes commands");
