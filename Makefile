@@ -109,10 +109,11 @@ attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of vo
 	  cargo test --package strongroom-hostd --test datastore_fuzz -- --nocapture
 	cargo test --package strongroom-hostd --test host -- --include-ignored
 
-test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, trouble, fencing; two minutes. FENCING_ROUNDS=
+test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, trouble, fencing, a VM's directory; some minutes. FENCING_ROUNDS=
 	scripts/install-packages test
 	scripts/ceph-programs >/dev/null
 	FENCING_ROUNDS=$(FENCING_ROUNDS) cargo test -p strongroom-rbd --test cluster -- --ignored --test-threads 2
+	cargo test -p strongroom-host --test cluster -- --ignored
 
 test-sealed-osds: ## a real Ceph cluster whose OSDs lie on encrypted devices of this machine; as root, some minutes
 	scripts/install-packages test

@@ -87,6 +87,12 @@ impl CephCluster {
         read_line(&mut self.stdout)
     }
 
+    /// Makes a user as a host needs it, such as `client.host1`, with its key in the keyring of
+    /// `conf`.
+    pub fn add_user(&mut self, user: &str) {
+        self.command("user", user);
+    }
+
     fn command(&mut self, verb: &str, daemon: &str) {
         let stdin = self.stdin.as_mut().expect("it is open until the end");
         writeln!(stdin, "{verb} {daemon}").expect("the cluster takes commands");

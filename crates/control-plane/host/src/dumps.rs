@@ -11,11 +11,12 @@
 
 use std::time::Duration;
 
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{delete as delete_volume, rename};
 use strongroom_vm::limits::DUMPS_MAX;
 
 use crate::protocol::{DUMP_MAKING, Dump, FILLING, OwnVolume, Problem, VmSpec};
-use crate::vm_directory::VmRecord;
+use crate::vm_directory::{VmRecord, entries_of};
 
 /// How long the deletion of a dump waits for its readers to close it.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -102,9 +103,9 @@ pub fn delete_content(spec: &VmSpec, number: u32) -> Result<(), Problem> {
     }
     finish_names(spec, &record)?;
     let path = spec.own_volume_path(OwnVolume::Dump(number));
-    match path.symlink_metadata() {
-        Ok(_) => delete_volume(&path, LOCK_WAIT).map_err(Problem::from),
-        Err(_) => Ok(()),
+    match is_gone(&path) {
+        true => Ok(()),
+        false => delete_volume(&path, LOCK_WAIT).map_err(Problem::from),
     }
 }
 
@@ -127,7 +128,7 @@ fn finish_names(spec: &VmSpec, record: &VmRecord) -> Result<(), Problem> {
     for dump in &record.dumps {
         let (made, place) =
             (spec.dump_making_path(dump.number), spec.own_volume_path(OwnVolume::Dump(dump.number)));
-        if place.symlink_metadata().is_err() && made.symlink_metadata().is_ok() {
+        if is_gone(&place) && !is_gone(&made) {
             rename(&made, &place)?;
         }
     }
@@ -136,18 +137,12 @@ fn finish_names(spec: &VmSpec, record: &VmRecord) -> Result<(), Problem> {
 
 /// Returns the numbers of the entries in the VM's directory with a dump's name and this ending.
 fn numbers(spec: &VmSpec, ending: &str) -> Result<Vec<u32>, Problem> {
-    let failed = |error: std::io::Error| {
-        Problem::new("system", format!("cannot read {}: {error}", spec.directory().display()))
-    };
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(spec.directory()).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let named = name.to_str().and_then(|name| name.strip_suffix(ending)).and_then(OwnVolume::named);
-        if let Some(OwnVolume::Dump(number)) = named {
-            found.push(number);
-        }
-    }
-    Ok(found)
+    let names = entries_of(&spec.directory())?.into_iter().map(|(name, _)| name);
+    let named = names.filter_map(|name| {
+        let OwnVolume::Dump(number) = OwnVolume::named(name.strip_suffix(ending)?)? else { return None };
+        Some(number)
+    });
+    Ok(named.collect())
 }
 
 #[cfg(test)]

@@ -9,17 +9,17 @@
 //! - `vm.json` is replaced atomically. Nothing in it is secret, and no field of it is trusted where
 //!   it would weaken a request of the control plane.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use strongroom_datastore::file::storage::HOST;
+use strongroom_datastore::file::storage::{
+    BY_PATH, Directory, EntryKind, is_gone, read_file, remove_file, replace_file,
+};
 use strongroom_datastore::file::{DatastoreError, delete};
 use strongroom_types::{DESCRIPTOR_TAG_BYTES, ProviderKey, STORED_COUNT_MAX, VmId};
 use thiserror::Error;
@@ -40,13 +40,13 @@ const HANDOVER_NEW: &str = "handover.new";
 /// The files of a VM's directory.
 const FILES: [&str; 4] = [HANDOVER_NEW, HANDOVER, CONFIGURATION_NEW, CONFIGURATION];
 /// The longest handover, in bytes: a UUID and the end of its line.
-const HANDOVER_BYTES_MAX: u64 = 64;
+const HANDOVER_BYTES_MAX: usize = 64;
 /// The prefix of a VM directory's name while it is created.
 const BUILDING_PREFIX: &str = ".strongroom-vm-new-";
 /// The format of the configuration file.
 const FORMAT: u32 = 1;
 /// The longest configuration, in bytes: many times that of the largest VM.
-const CONFIGURATION_BYTES_MAX: u64 = 256 << 10;
+const CONFIGURATION_BYTES_MAX: usize = 256 << 10;
 /// Held while `vm.json` is read, changed and written: threads of a supervisor change different
 /// parts of it. Another process changes it only while it holds the VM's lock.
 static CHANGING: Mutex<()> = Mutex::new(());
@@ -163,8 +163,17 @@ impl VmDirectoryError {
     }
 }
 
-fn system(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VmDirectoryError {
-    move |error| VmDirectoryError::System { action, path: path.to_owned(), error }
+fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> VmDirectoryError {
+    move |errno| match errno {
+        Errno::LOOP => DatastoreError::Link { path: path.to_owned() }.into(),
+        Errno::NOMEDIUM => DatastoreError::NotMounted { path: path.to_owned() }.into(),
+        errno => VmDirectoryError::System { action, path: path.to_owned(), error: errno.into() },
+    }
+}
+
+/// Opens a VM's directory, or a datastore.
+fn open(path: &Path) -> Result<Arc<dyn Directory>, Errno> {
+    BY_PATH.open_directory(path)
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -206,13 +215,10 @@ impl VmRecord {
     /// # Errors
     /// If it cannot be read or parsed.
     pub fn read(path: &Path) -> Result<Option<Self>, VmDirectoryError> {
-        let Some(file) = open_file(path, CONFIGURATION)? else { return Ok(None) };
-        let mut text = Vec::new();
-        file.take(CONFIGURATION_BYTES_MAX + 1)
-            .read_to_end(&mut text)
-            .map_err(system("read the configuration in", path))?;
+        let text = read(path, CONFIGURATION, CONFIGURATION_BYTES_MAX + 1);
+        let Some(text) = text.map_err(system("read the configuration in", path))? else { return Ok(None) };
         let unusable = |reason: String| VmDirectoryError::Configuration { path: path.to_owned(), reason };
-        if text.len() as u64 > CONFIGURATION_BYTES_MAX {
+        if text.len() > CONFIGURATION_BYTES_MAX {
             return Err(unusable("it is longer than a configuration is".to_owned()));
         }
         #[derive(Deserialize)]
@@ -284,42 +290,14 @@ impl VmRecord {
     /// # Errors
     /// If the file system is full or the directory is not writable; the old file then stays.
     pub fn write(&self, path: &Path) -> Result<(), VmDirectoryError> {
-        let write = || {
-            let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
-            text.push(b'\n');
-            let file = AtomicFile { new: CONFIGURATION_NEW, name: CONFIGURATION };
-            file.write(path, &text)
+        let unwritable = |error: serde_json::Error| VmDirectoryError::Configuration {
+            path: path.to_owned(),
+            reason: error.to_string(),
         };
-        write().map_err(system("write the configuration in", path))
-    }
-}
-
-/// A file of a VM's directory that is replaced as a whole.
-struct AtomicFile {
-    /// Its temporary name while it is written.
-    new: &'static str,
-    name: &'static str,
-}
-
-impl AtomicFile {
-    fn write(&self, directory: &Path, text: &[u8]) -> io::Result<()> {
-        let new = directory.join(self.new);
-        // An existing file is removed rather than written into: it may be a hard link to another
-        // file, or a FIFO without a reader.
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .custom_flags(no_follow())
-            .open(&new)?;
-        file.write_all(text)?;
-        file.sync_all()?;
-        std::fs::rename(&new, directory.join(self.name))?;
-        sync(directory)
+        let mut text = serde_json::to_vec_pretty(self).map_err(unwritable)?;
+        text.push(b'\n');
+        let written = open(path).and_then(|directory| replace_file(&*directory, CONFIGURATION, &text));
+        written.map_err(system("write the configuration in", path))
     }
 }
 
@@ -328,8 +306,9 @@ impl AtomicFile {
 /// # Errors
 /// If the directory cannot be written.
 pub fn write_handover(path: &Path, handover: HandoverId) -> Result<(), VmDirectoryError> {
-    let file = AtomicFile { new: HANDOVER_NEW, name: HANDOVER };
-    file.write(path, format!("{handover}\n").as_bytes()).map_err(system("write the handover in", path))
+    let text = format!("{handover}\n");
+    let written = open(path).and_then(|directory| replace_file(&*directory, HANDOVER, text.as_bytes()));
+    written.map_err(system("write the handover in", path))
 }
 
 /// Whether this handover was written into a VM's directory, as this host sees it.
@@ -337,13 +316,9 @@ pub fn write_handover(path: &Path, handover: HandoverId) -> Result<(), VmDirecto
 /// # Errors
 /// If the file is there and cannot be read.
 pub fn has_handover(path: &Path, handover: HandoverId) -> Result<bool, VmDirectoryError> {
-    let Some(file) = open_file(path, HANDOVER)? else { return Ok(false) };
-    let mut text = String::new();
-    match file.take(HANDOVER_BYTES_MAX).read_to_string(&mut text) {
-        Ok(_) => Ok(text.trim_end() == handover.to_string()),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(false),
-        Err(error) => Err(system("read the handover in", path)(error)),
-    }
+    let text = read(path, HANDOVER, HANDOVER_BYTES_MAX).map_err(system("read the handover in", path))?;
+    let text = text.as_deref().and_then(|text| std::str::from_utf8(text).ok());
+    Ok(text.is_some_and(|text| text.trim_end() == handover.to_string()))
 }
 
 /// Removes a handover from a VM's directory, if there is one.
@@ -351,27 +326,19 @@ pub fn has_handover(path: &Path, handover: HandoverId) -> Result<bool, VmDirecto
 /// # Errors
 /// If it cannot be removed.
 pub fn remove_handover(path: &Path) -> Result<(), VmDirectoryError> {
-    match std::fs::remove_file(path.join(HANDOVER)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(system("remove the handover in", path)(error))
-        }
-        _ => Ok(()),
-    }
+    let removed = match open(path) {
+        Err(Errno::NOENT) => Ok(()),
+        directory => directory.and_then(|directory| remove_file(&*directory, HANDOVER)),
+    };
+    removed.map_err(system("remove the handover in", path))
 }
 
-/// Opens a file of the directory at `path`; `None` if either is missing. Symbolic links are not
+/// Reads a file of the directory at `path`; `None` if either is missing. Symbolic links are not
 /// followed, neither as the directory nor as the file.
-fn open_file(path: &Path, name: &'static str) -> Result<Option<File>, VmDirectoryError> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = HOST.open_directory(path).and_then(|directory| {
-        let directory = directory.as_fd().ok_or(Errno::OPNOTSUPP)?;
-        openat(directory, name, flags, Mode::empty())
-    });
-    match file {
-        Ok(file) => Ok(Some(File::from(file))),
+fn read(path: &Path, name: &str, bytes_max: usize) -> Result<Option<Vec<u8>>, Errno> {
+    match open(path) {
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(Errno::LOOP) => Err(DatastoreError::Link { path: path.to_owned() }.into()),
-        Err(errno) => Err(system("read the files in", path)(errno.into())),
+        directory => read_file(&*directory?, name, bytes_max),
     }
 }
 
@@ -398,13 +365,13 @@ impl StagedVm {
                 sync(&spec.datastore).map_err(system("sync", &spec.datastore))?;
                 return Ok(None);
             }
-            None if place.symlink_metadata().is_ok() => return Err(VmDirectoryError::Taken { path: place }),
+            None if !is_gone(&place) => return Err(VmDirectoryError::Taken { path: place }),
             None => {}
         }
         let building = building(&spec.datastore, spec.id);
         clear(&building)?;
         // Other users must not see a VM's contents, not even their names.
-        DirBuilder::new().mode(0o700).create(&building).map_err(system("create", &building))?;
+        BY_PATH.make_directory(&building).map_err(system("create", &building))?;
         Ok(Some(Self { building, place }))
     }
 
@@ -431,9 +398,9 @@ impl StagedVm {
     /// # Errors
     /// If another directory has taken the name.
     pub fn take_name(self) -> Result<(), VmDirectoryError> {
-        match renameat_with(CWD, &self.building, CWD, &self.place, RenameFlags::NOREPLACE) {
-            Err(rustix::io::Errno::EXIST) => return Err(VmDirectoryError::Taken { path: self.place }),
-            renamed => renamed.map_err(|errno| system("create", &self.place)(errno.into()))?,
+        match BY_PATH.rename(&self.building, &self.place) {
+            Err(Errno::EXIST) => return Err(VmDirectoryError::Taken { path: self.place }),
+            renamed => renamed.map_err(system("create", &self.place))?,
         }
         let datastore = self.place.parent().unwrap_or(Path::new("/"));
         sync(datastore).map_err(system("sync", datastore))
@@ -477,7 +444,7 @@ fn building(datastore: &Path, vm: VmId) -> PathBuf {
 
 /// Removes the remains of a creation.
 fn clear(building: &Path) -> Result<(), VmDirectoryError> {
-    if building.symlink_metadata().is_err() {
+    if is_gone(building) {
         return Ok(());
     }
     refuse_strangers(building)?;
@@ -485,63 +452,66 @@ fn clear(building: &Path) -> Result<(), VmDirectoryError> {
     remove_rest(building)
 }
 
-/// Returns the volumes in it: all directories but swtpm's.
-fn volumes(directory: &Path) -> Result<Vec<PathBuf>, VmDirectoryError> {
+/// The entries of a directory, sorted by their names.
+fn entries(directory: &dyn Directory) -> Result<Vec<(String, EntryKind)>, Errno> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(system("read", directory))? {
-        let entry = entry.map_err(system("read", directory))?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && entry.file_name() != TPM_STATE {
-            found.push(entry.path());
+    for name in directory.names()? {
+        match directory.kind(&name) {
+            Err(Errno::NOENT) => {}
+            kind => found.push((name, kind?)),
         }
     }
-    found.sort();
     Ok(found)
 }
 
+/// The entries of a VM's directory, sorted by their names.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn entries_of(directory: &Path) -> Result<Vec<(String, EntryKind)>, VmDirectoryError> {
+    open(directory).and_then(|opened| entries(&*opened)).map_err(system("read", directory))
+}
+
+/// Returns the volumes in it: all directories but swtpm's.
+fn volumes(directory: &Path) -> Result<Vec<PathBuf>, VmDirectoryError> {
+    let found = entries_of(directory)?;
+    let is_volume = |(name, kind): &(String, _)| *kind == EntryKind::Directory && name != TPM_STATE;
+    Ok(found.into_iter().filter(is_volume).map(|(name, _)| directory.join(name)).collect())
+}
+
 fn refuse_strangers(directory: &Path) -> Result<(), VmDirectoryError> {
-    for entry in std::fs::read_dir(directory).map_err(system("read", directory))? {
-        let entry = entry.map_err(system("read", directory))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_volume = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if !is_volume && !FILES.contains(&name.as_str()) {
-            return Err(VmDirectoryError::Stranger { path: directory.to_owned(), stranger: name });
+    let stranger =
+        |stranger: String| Err(VmDirectoryError::Stranger { path: directory.to_owned(), stranger });
+    let found = entries_of(directory)?;
+    for (name, kind) in found {
+        if kind != EntryKind::Directory && !FILES.contains(&name.as_str()) {
+            return stranger(name);
         }
     }
-    match tpm_state_files(directory)?.into_iter().find(|(_, is_file)| !is_file) {
-        Some((path, _)) => {
-            let stranger = path.display().to_string();
-            Err(VmDirectoryError::Stranger { path: directory.to_owned(), stranger })
-        }
+    let state = directory.join(TPM_STATE);
+    let Some(opened) = tpm_state(&state)? else { return Ok(()) };
+    let found = entries(&*opened).map_err(system("read", &state))?;
+    match found.into_iter().find(|(_, kind)| *kind != EntryKind::File) {
+        Some((name, _)) => stranger(state.join(name).display().to_string()),
         None => Ok(()),
     }
 }
 
-/// Returns the entries of swtpm's state directory, and whether each is a file.
-fn tpm_state_files(directory: &Path) -> Result<Vec<(PathBuf, bool)>, VmDirectoryError> {
-    let state = directory.join(TPM_STATE);
-    if state.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink()) {
-        return Ok(vec![(state, false)]);
+/// Opens swtpm's state directory, if there is one.
+fn tpm_state(state: &Path) -> Result<Option<Arc<dyn Directory>>, VmDirectoryError> {
+    match BY_PATH.open_volume(state) {
+        Err(Errno::NOENT) => Ok(None),
+        opened => opened.map(Some).map_err(system("read", state)),
     }
-    let entries = match std::fs::read_dir(&state) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(system("read", &state))?,
-    };
-    let file = |entry: io::Result<std::fs::DirEntry>| {
-        let entry = entry.map_err(system("read", &state))?;
-        Ok((entry.path(), entry.file_type().is_ok_and(|kind| kind.is_file())))
-    };
-    entries.map(file).collect()
 }
 
 fn delete_tpm_state(directory: &Path) -> Result<(), VmDirectoryError> {
-    for (file, _) in tpm_state_files(directory)? {
-        std::fs::remove_file(&file).map_err(system("delete", &file))?;
-    }
     let state = directory.join(TPM_STATE);
-    match std::fs::remove_dir(&state) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(system("delete", &state)(error)),
-        _ => Ok(()),
+    let Some(opened) = tpm_state(&state)? else { return Ok(()) };
+    for name in opened.names().map_err(system("read", &state))? {
+        remove_file(&*opened, &name).map_err(system("delete", &state.join(name)))?;
     }
+    BY_PATH.remove_directory(&state).map_err(system("delete", &state))
 }
 
 fn delete_volumes(directory: &Path) -> Result<(), VmDirectoryError> {
@@ -551,27 +521,20 @@ fn delete_volumes(directory: &Path) -> Result<(), VmDirectoryError> {
 /// Removes the configuration last, so that an interrupted deletion can still identify the VM.
 fn remove_rest(directory: &Path) -> Result<(), VmDirectoryError> {
     delete_tpm_state(directory)?;
+    let opened = open(directory).map_err(system("delete", directory))?;
     for name in FILES {
-        match std::fs::remove_file(directory.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(system("delete", directory)(error));
-            }
-            _ => {}
-        }
+        remove_file(&*opened, name).map_err(system("delete", directory))?;
     }
-    std::fs::remove_dir(directory).map_err(system("delete", directory))
+    BY_PATH.remove_directory(directory).map_err(system("delete", directory))
 }
 
-fn sync(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
-}
-
-fn no_follow() -> i32 {
-    rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()
+fn sync(directory: &Path) -> Result<(), Errno> {
+    open(directory)?.sync()
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, Mode};
     use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use strongroom_datastore::file::describe;
+use strongroom_datastore::file::storage::is_gone;
 
 use crate::protocol::{DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
 
@@ -39,6 +40,6 @@ pub fn facts_in(directory: &Path, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Pro
     let disks = spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data).map(|disk| disk.name.clone());
     let own = spec.lasting_volumes().filter_map(|which| which.name().parse().ok());
     // A VM that an earlier version made lacks the volumes that are new in this one.
-    let own = own.filter(|name: &DiskName| directory.join(name.as_str()).symlink_metadata().is_ok());
+    let own = own.filter(|name: &DiskName| !is_gone(&directory.join(name.as_str())));
     disks.chain(own).map(facts).collect()
 }

@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::describe;
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_host::protocol::{GuestWelcome, OwnVolume, Problem, VmSpec};
 use strongroom_keys::Kek;
 use strongroom_streams::{Log, LogPiece, Shape, StreamError, StreamKind};
@@ -227,7 +228,7 @@ impl Writer {
 /// If there is no log, or its volume cannot be read. Damaged records are noted in the output.
 pub fn read(spec: &VmSpec, kek: Option<&Kek>) -> Result<Zeroizing<Vec<u8>>, Problem> {
     let path = spec.own_volume_path(OwnVolume::Console);
-    if path.symlink_metadata().is_err() {
+    if is_gone(&path) {
         return Err(Problem::new("no_log", format!("VM {} has said nothing yet", spec.name)));
     }
     let mut log = open(&path, kek)?;

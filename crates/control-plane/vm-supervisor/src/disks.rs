@@ -16,6 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{Access, OpenOptions, authenticated, delete, describe, open};
 use strongroom_host::attestation;
 use strongroom_host::protocol::{
@@ -81,7 +82,7 @@ pub fn change(
 pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem> {
     let path = vm.volume_path(&disk.name);
     let mut spec = VmRecord::change(vm, |record| {
-        if record.spec.disk(&disk.name).is_none() && path.symlink_metadata().is_ok() {
+        if record.spec.disk(&disk.name).is_none() && !is_gone(&path) {
             let message = format!("{} is there, and is no disk of VM {}", path.display(), vm.name);
             let next = format!("see what it is and delete it: `strongroom volume delete {}`", path.display());
             return Err(Problem::new("volume_exists", message).with_next_step(next));
@@ -93,7 +94,7 @@ pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem
     let mut makers = Makers::with(keys);
     let named = spec.disks.iter_mut().find(|known| known.name == disk.name);
     let named = named.ok_or_else(|| no_such_disk(vm, &disk.name))?;
-    if named.kind == DiskKind::Data && path.symlink_metadata().is_err() {
+    if named.kind == DiskKind::Data && is_gone(&path) {
         makers.make(&path, named)?;
     }
     let made = named.clone();
@@ -115,7 +116,7 @@ pub fn remove(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem
     record.snapshots.check_unneeded(disk)?;
     let place = vm.volume_path(disk);
     for path in [staged_path(&place), place] {
-        if path.symlink_metadata().is_ok() {
+        if !is_gone(&path) {
             delete(&path, LOCK_WAIT)?;
         }
     }

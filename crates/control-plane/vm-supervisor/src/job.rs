@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{
     Access, CreateOptions, Descriptor, Integrity, OpenOptions, Protection, Provisioning,
     create as make_volume, delete, open, rename,
@@ -215,7 +216,7 @@ impl Job<'_> {
         for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
             tell(wire, done, total)?;
             let path = directory.join(disk.name.as_str());
-            if path.symlink_metadata().is_err() {
+            if is_gone(&path) {
                 makers.make(&path, disk)?;
             }
         }
@@ -272,7 +273,7 @@ impl Job<'_> {
         VmRecord::read_of(&spec.directory(), spec.id)?.snapshots.check_unneeded(disk)?;
         let place = spec.volume_path(disk);
         let staged = staged_path(&place);
-        if staged.symlink_metadata().is_ok() {
+        if !is_gone(&staged) {
             delete(&staged, LOCK_WAIT)?;
         }
         let mut makers = Makers::new(home, grants, spec)?;
@@ -284,7 +285,7 @@ impl Job<'_> {
         }
         // From here on only the image counts. If this is interrupted, a repeated request finds no
         // disk, or the new one.
-        if place.symlink_metadata().is_ok() {
+        if !is_gone(&place) {
             delete(&place, LOCK_WAIT)?;
         }
         rename(&staged, &place)?;
@@ -536,7 +537,7 @@ impl Makers {
     fn make_own(&mut self, directory: &Path, spec: &VmSpec) -> Result<(), Problem> {
         let place = |which: OwnVolume| directory.join(which.name());
         let nvram = place(OwnVolume::Nvram);
-        if spec.firmware == Firmware::Uefi && nvram.symlink_metadata().is_err() {
+        if spec.firmware == Firmware::Uefi && is_gone(&nvram) {
             let content = uefi_variables()?;
             let size = VolumeSize::new(content.len() as u64).map_err(|error| no_firmware(&error))?;
             create_with(&nvram, size, self.kek_of(spec.own_key())?, &content)
@@ -544,7 +545,7 @@ impl Makers {
         }
         let seed = place(OwnVolume::Seed);
         if spec.seed
-            && seed.symlink_metadata().is_err()
+            && is_gone(&seed)
             && let Ok(name) = OwnVolume::Seed.name().parse()
             && let Some(disk) = fillable(spec, &name)
         {
@@ -553,7 +554,7 @@ impl Makers {
             create_with(&seed, disk.size_bytes, kek, &[]).map_err(|error| error.problem())?;
         }
         let vtpm = place(OwnVolume::Vtpm);
-        if spec.tpm && vtpm.symlink_metadata().is_err() {
+        if spec.tpm && is_gone(&vtpm) {
             let failed = |error: &dyn std::fmt::Display| Problem::new("tpm", error.to_string());
             let content = vtpm::new_content().map_err(|error| failed(&error))?;
             let size = vtpm::volume_size().map_err(|error| failed(&error))?;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{
     Access, CreateOptions, DatastoreError, OpenOptions, Protection, Provisioning, create, delete, describe,
     open, rename,
@@ -79,9 +80,9 @@ impl OwnVolumeError {
 /// Also if the key is unavailable ([`OwnVolumeError::missing_key`]), or is not the recorded one.
 pub fn hold_key(keys: &VmKeys, spec: &VmSpec, which: OwnVolume) -> Result<Option<Arc<Kek>>, OwnVolumeError> {
     let path = spec.own_volume_path(which);
-    let found = match path.symlink_metadata() {
-        Ok(_) => Some(describe(&path)?.descriptor),
-        Err(_) => None,
+    let found = match is_gone(&path) {
+        true => None,
+        false => Some(describe(&path)?.descriptor),
     };
     Ok(keys.hold_for(spec.own_key(), found.as_ref())?)
 }
@@ -102,13 +103,13 @@ pub fn create_with(
     kek: Option<&Kek>,
     content: &[u8],
 ) -> Result<(), OwnVolumeError> {
-    if path.symlink_metadata().is_ok() {
+    if !is_gone(path) {
         return Ok(());
     }
     let mut filling = path.to_owned().into_os_string();
     filling.push(FILLING);
     let filling = Path::new(&filling);
-    if filling.symlink_metadata().is_ok() {
+    if !is_gone(filling) {
         delete(filling, LOCK_WAIT)?;
     }
     let (provisioning, protection) = (Provisioning::Thin, protection(kek));

@@ -23,11 +23,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use strongroom_datastore::file::storage::{EntryKind, is_gone};
 use strongroom_datastore::file::{
     DescribedVolume, Descriptor, Protection, RewrapOptions, authenticated, describe, rewrap,
 };
 use strongroom_host::protocol::{DiskKey, OwnVolume, Problem, Progress, ProgressUnit, VmSpec};
-use strongroom_host::vm_directory::VmRecord;
+use strongroom_host::vm_directory::{VmRecord, entries_of};
 use strongroom_host::volume_facts::facts;
 use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
 use strongroom_worker::control::{Answer, Client, NewKek, Peer, Request};
@@ -152,7 +153,7 @@ impl Moving<'_> {
             let looked_at =
                 found.and_then(|found| found.expect_volume(path, known.map(|known| known.volume)));
             // A suspended memory or a swap disk may disappear at any time.
-            if path.symlink_metadata().is_ok() {
+            if !is_gone(path) {
                 looked_at?;
             }
         }
@@ -241,7 +242,7 @@ impl Moving<'_> {
         let (to, lock_wait, least_generation) = (self.to, LOCK_WAIT, self.least_generation(path));
         match rewrap(path, &RewrapOptions { from, to, lock_wait, least_generation }) {
             // A suspended memory or a swap disk may disappear at any time.
-            Err(_) if path.symlink_metadata().is_err() => Ok(None),
+            Err(_) if is_gone(path) => Ok(None),
             Ok(descriptor) => Ok(Some(descriptor.generation)),
             Err(error) => Err(error.into()),
         }
@@ -335,20 +336,15 @@ impl Moving<'_> {
 /// Returns every volume in the VM's directory, including the remains of interrupted jobs.
 pub fn volumes(spec: &VmSpec) -> Result<Vec<DescribedVolume>, Problem> {
     let directory = spec.directory();
-    let failed = |error: std::io::Error| {
-        Problem::new("system", format!("cannot list {}: {error}", directory.display()))
-    };
     let mut volumes = Vec::new();
-    for entry in std::fs::read_dir(&directory).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let path = entry.path();
-        let hidden = entry.file_name().to_string_lossy().starts_with('.');
-        if hidden || path == spec.tpm_state_path() || !entry.file_type().map_err(failed)?.is_dir() {
+    for (name, kind) in entries_of(&directory)? {
+        let path = directory.join(&name);
+        if name.starts_with('.') || path == spec.tpm_state_path() || kind != EntryKind::Directory {
             continue;
         }
         match describe(&path) {
             Ok(volume) => volumes.push(volume),
-            Err(_) if path.symlink_metadata().is_err() => {}
+            Err(_) if is_gone(&path) => {}
             // Its key is not known, so the old key may still be needed.
             Err(error) => return Err(error.into()),
         }

@@ -1,6 +1,6 @@
 //! Checks that a datastore has room for a machine's whole memory.
 
-use rustix::fs::statvfs;
+use strongroom_datastore::file::storage::file_system_of;
 use strongroom_host::protocol::{Problem, VmSpec};
 use strongroom_streams::{SLOT_BYTES_MAX, stream_bytes};
 use strongroom_types::{VolumeSize, display_bytes};
@@ -39,9 +39,7 @@ pub fn for_content(
     next_step: &str,
 ) -> Result<VolumeSize, Problem> {
     let bytes = stream_bytes(content_bytes, SLOT_BYTES_MAX);
-    let room = statvfs(&spec.datastore)
-        .map_err(|errno| Problem::new("system", format!("cannot look at the datastore: {errno}")))?;
-    check(room.f_bavail.saturating_mul(room.f_frsize), bytes, what, next_step)?;
+    check(file_system_of(&spec.directory())?.available_bytes, bytes, what, next_step)?;
     VolumeSize::new(bytes).map_err(|error| Problem::new("bad_size", error.to_string()))
 }
 
@@ -67,6 +65,7 @@ mod tests {
             strongroom_types::VmId::random()
         );
         let spec: VmSpec = serde_json::from_str(&text).unwrap();
+        std::fs::create_dir(spec.directory()).unwrap();
         let size = for_memory(&spec, 0, "a dump", "make room").unwrap();
         assert!(size.bytes() > BESIDES_BYTES);
         let refused = check(size.bytes() - 1, size.bytes(), "a dump", "make room").unwrap_err();

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{
     Access, AddLayerOptions, Descriptor, NewSnapshot, OpenOptions, Protection, authenticated,
     create_snapshot, delete_snapshot, describe, revert,
@@ -580,7 +581,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
 
     /// As [`volumes`](Self::volumes), with the swap disks that there are.
     fn volumes_and_swap(&self) -> Result<Vec<Volume>, Problem> {
-        let exists = |disk: &Disk| self.vm.volume_path(&disk.name).symlink_metadata().is_ok();
+        let exists = |disk: &Disk| !is_gone(&self.vm.volume_path(&disk.name));
         self.volumes_that(|disk| disk.kind == DiskKind::Data || exists(disk))
     }
 

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{
     Access, AddLayerOptions, OpenOptions, authenticated, delete, describe, revert,
 };
@@ -84,7 +85,7 @@ enum Left {
 /// Gives up what the guest has swapped out.
 fn give_up(spec: &VmSpec, disk: &Disk, keys: &VmKeys) -> Result<Left, OwnVolumeError> {
     let path = spec.volume_path(&disk.name);
-    if path.symlink_metadata().is_err() {
+    if is_gone(&path) {
         return Ok(Left::Nothing);
     }
     let described = describe(&path).ok().filter(|described| !described.descriptor.snapshots.is_empty());

@@ -118,13 +118,16 @@ impl ObjectLock {
         }
     }
 
-    /// Takes the lock from holders that are fenced, and from those that are known to have ended,
-    /// which are fenced first. Returns whether there were any.
+    /// Takes the lock from holders that are fenced, and from those that are known to have ended or
+    /// whose host is lost, which are fenced first. Returns whether there were any.
     fn release_the_dead(&self) -> Result<bool, Errno> {
         let mut any = false;
         for holder in self.shared.pool.lockers(&self.object)? {
-            let has_ended = Holder::of_cookie(&holder.cookie).is_some_and(|process| process.has_ended());
-            if has_ended || self.shared.is_fenced(&holder.address) {
+            let may_go = match Holder::of_cookie(&holder.cookie) {
+                Some(process) => process.has_ended() || self.shared.instances.is_lost(&process)?,
+                None => false,
+            };
+            if may_go || self.shared.is_fenced(&holder.address) {
                 self.shared.fence(&holder.address)?;
                 match self.shared.pool.break_lock(&self.object, &holder) {
                     // Another process was faster.

@@ -24,6 +24,20 @@ impl Holder {
         })
     }
 
+    /// The boot of its machine, by the kernel's random name.
+    pub(crate) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// The machine's name for itself, which no boot changes; empty if it has none.
+    pub(crate) fn machine(&self) -> &str {
+        static MACHINE: OnceLock<String> = OnceLock::new();
+        MACHINE.get_or_init(|| {
+            let read = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+            read.trim().replace([' ', '/'], "")
+        })
+    }
+
     /// A name for one of its locks that no other lock has.
     pub(crate) fn cookie(&self) -> String {
         format!("{}/{}/{}/{}", self.boot, self.pid, self.started, Uuid::new_v4().simple())

@@ -17,12 +17,14 @@
 //!
 //! **Fencing.** The lock of a killed process stays. Its successor on the same machine takes it only
 //! after the cluster has been told to refuse the dead instance, for ten years, and has a new map:
-//! no late write lands. A lock that an instance of another machine holds is refused.
+//! no late write lands. A lock that an instance of another machine holds is refused, unless
+//! [`RbdStorage::fence_host`] has fenced that machine's user, with all of its instances.
 #![deny(unsafe_code)]
 
 mod ceph;
 mod file;
 mod holder;
+mod instances;
 mod names;
 mod queue;
 mod reactor;

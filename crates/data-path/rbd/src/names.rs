@@ -185,7 +185,8 @@ pub(crate) fn compared_and_set(
     Err(Errno::BUSY)
 }
 
-fn following(version: &[u8]) -> Result<Vec<u8>, Errno> {
+/// The value of a version after the next change.
+pub(crate) fn following(version: &[u8]) -> Result<Vec<u8>, Errno> {
     let version = std::str::from_utf8(version).ok().and_then(|text| text.parse::<u64>().ok());
     let next = version.and_then(|version| version.checked_add(1)).ok_or(Errno::BADMSG)?;
     Ok(next.to_string().into_bytes())

@@ -17,6 +17,7 @@ use crate::ceph::{
 };
 use crate::file::{self, ObjectLock, RbdFile};
 use crate::holder::Holder;
+use crate::instances::{Instance, Instances};
 use crate::names::{Entry, NameChange, Names, ObjectId};
 
 /// For how long an instance that has died is refused: longer than anything of it can be under way.
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     data_pool: Option<String>,
     /// The open images: several open files of this process share one, and its lock.
     images: Mutex<HashMap<OpenedAs, Weak<Image>>>,
+    pub(crate) instances: Instances,
+    own: Instance,
     /// The addresses of instances that were fenced.
     fenced: Mutex<HashSet<String>>,
 }
@@ -84,6 +87,13 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    /// Nothing of this instance is open any more. If it cannot say so, it is fenced in vain.
+    fn drop(&mut self) {
+        let _ = self.instances.leave(&self.own);
+    }
+}
+
 impl RbdStorage {
     /// Connects, and makes the datastore's directory if it does not exist.
     ///
@@ -96,21 +106,74 @@ impl RbdStorage {
             "" => Ok(()),
             name => make_namespace(&cluster.pool(&options.pool, "")?, name),
         };
-        match made.and_then(|()| Names::root(&pool).make()) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => {
-                let action = format!("make a datastore in the pool {}", options.pool);
-                return Err(CephError::Call { action, errno });
-            }
-        }
+        let failed = |errno| {
+            let action = format!("make a datastore in the pool {}", options.pool);
+            CephError::Call { action, errno }
+        };
+        made.map_err(failed)?;
+        let instances = Instances::of(&pool);
+        let user = &options.cluster.user;
+        let own = cluster.own_address().and_then(|address| instances.enter(user, &address));
+        let own = own.map_err(|errno| match errno {
+            Errno::SHUTDOWN => CephError::Fenced { user: user.clone() },
+            errno => failed(errno),
+        })?;
         let data_pool = options.data_pool.clone();
         let (images, fenced) = (Mutex::default(), Mutex::default());
-        Ok(Self(Arc::new(Shared { cluster, pool, data_pool, images, fenced })))
+        let storage = Self(Arc::new(Shared { cluster, pool, data_pool, images, instances, own, fenced }));
+        storage.forget_the_ended().map_err(failed)?;
+        match Names::root(&storage.0.pool).make() {
+            Ok(()) | Err(Errno::EXIST) => Ok(storage),
+            Err(errno) => Err(failed(errno)),
+        }
     }
 
     /// The address of this client, by which others fence it.
     pub fn own_address(&self) -> Result<String, Errno> {
         self.0.cluster.own_address()
+    }
+
+    /// Fences the instances that a killed process of this machine, or an earlier boot of it, has
+    /// left.
+    fn forget_the_ended(&self) -> Result<(), Errno> {
+        let Shared { instances, own, .. } = &*self.0;
+        instances.ended(own)?.iter().try_for_each(|ended| self.fence_instance(ended))
+    }
+
+    fn fence_instance(&self, instance: &Instance) -> Result<(), Errno> {
+        let Shared { instances, own, .. } = &*self.0;
+        self.0.fence(&instance.address)?;
+        if !instance.is_of_boot_of(own) {
+            instances.mark_lost(instance)?;
+        }
+        instances.leave(instance)
+    }
+
+    /// Fences a host that is lost, by its cephx user: no write of it can land once this has
+    /// returned, its locks are free, and it cannot connect again until
+    /// [`admit_host`](Self::admit_host) lets it.
+    /// May be repeated. Returns how many of its instances were fenced.
+    ///
+    /// # Errors
+    /// `INVAL` for this client's own user; the errors of the cluster. The host can then not connect
+    /// any more, and may still write.
+    pub fn fence_host(&self, user: &str) -> Result<usize, Errno> {
+        if user == self.0.own.user() || user.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let found = self.0.instances.close_to(user)?;
+        found.iter().try_for_each(|instance| self.fence_instance(instance))?;
+        Ok(found.len())
+    }
+
+    /// Lets a host that was fenced connect again. What it had open stays refused.
+    pub fn admit_host(&self, user: &str) -> Result<(), Errno> {
+        self.0.instances.open_to(user)
+    }
+
+    /// Whether a host is fenced.
+    pub fn is_host_fenced(&self, user: &str) -> Result<bool, Errno> {
+        self.0.instances.is_closed_to(user)
     }
 
     /// Fences another client, whose host has lost its right to the volumes that it has open: its

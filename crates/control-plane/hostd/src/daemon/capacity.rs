@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use strongroom_datastore::file::identity;
+use strongroom_datastore::file::storage::file_system_of;
 use strongroom_host::protocol::{
     Accelerator, Capabilities, Datastore, DatastoreState, Problem, Programs, QemuFound, Topology,
 };
@@ -109,11 +110,10 @@ pub fn datastore(config: &DatastoreConfig) -> Datastore {
         Ok(None) => return missing("the directory is no datastore now; is its disk mounted?".to_owned()),
         Err(error) => return missing(error.to_string()),
     }
-    let space = match rustix::fs::statvfs(&path) {
-        Ok(space) => space,
-        Err(errno) => return missing(errno.to_string()),
+    let (total_bytes, free_bytes) = match file_system_of(&path) {
+        Ok(space) => (space.total_bytes, space.available_bytes),
+        Err(error) => return missing(error.to_string()),
     };
-    let (total_bytes, free_bytes) = (space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize);
     let full = free_bytes < FULL_BELOW_BYTES;
     let state = if full { DatastoreState::Full } else { DatastoreState::Ready };
     let reason = full.then(|| "there is no room for anything new".to_owned());

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use strongroom_datastore::file::storage::{cluster_of, is_gone};
 use strongroom_host::protocol::{Capabilities, DatastoreState, Disk, Problem, VmSpec};
 use strongroom_hypervisor::QemuProgram;
 use strongroom_types::{VolumeSize, display_bytes};
@@ -109,7 +110,7 @@ pub fn check_datastore(used: &DatastoreConfig, spec: &VmSpec) -> Result<(), Prob
 /// The bytes by which a disk grows beyond its volume; 0 for a volume that cannot be read.
 fn growth_bytes(spec: &VmSpec, disk: &Disk) -> u64 {
     let (path, bytes) = (spec.volume_path(&disk.name), disk.size_bytes.bytes());
-    if !path.exists() {
+    if is_gone(&path) {
         return bytes;
     }
     let has = strongroom_datastore::file::describe(&path).map(|found| found.descriptor.size_bytes.bytes());
@@ -117,8 +118,12 @@ fn growth_bytes(spec: &VmSpec, disk: &Disk) -> u64 {
 }
 
 /// Whether the file system supports files this large: sets the size of an unnamed file, which takes
-/// no space. If that cannot be tried, the creation of the volume reports the error.
+/// no space. If that cannot be tried, the creation of the volume reports the error. A cluster has
+/// images of every size that a volume may have.
 fn can_hold(datastore: &Path, size: VolumeSize) -> bool {
+    if cluster_of(datastore).is_some() {
+        return true;
+    }
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(datastore, flags, Mode::RUSR | Mode::WUSR) else { return true };
     rustix::fs::ftruncate(&file, size.block_aligned_bytes()) != Err(Errno::FBIG)

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use strongroom_datastore::file::storage::{BY_PATH, is_gone};
 use strongroom_host::protocol::{
     ChangedObject, Dump, ObservedVm, OffReason, PowerState, Problem, SavedMemory, VmGeneration, VmReason,
     VmSnapshots, VmSpec,
@@ -57,22 +58,22 @@ impl Vms {
     /// Adds the VMs that have a directory in a datastore and belong to this host. One that cannot
     /// be read does not hide the others.
     pub fn scan(&self, datastore: &Path, belongs: impl Fn(VmId) -> bool) {
-        let entries = match std::fs::read_dir(datastore) {
-            Ok(entries) => entries,
-            Err(error) => {
-                tracing::warn!("{} cannot be looked through: {error}", datastore.display());
+        let names = match BY_PATH.open_directory(datastore).and_then(|opened| opened.names()) {
+            Ok(names) => names,
+            Err(errno) => {
+                tracing::warn!("{} cannot be looked through: {errno}", datastore.display());
                 return;
             }
         };
-        for entry in entries.flatten().filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
-        {
-            match VmRecord::read(&entry.path()) {
+        for name in names.iter().filter(|name| !name.starts_with('.')) {
+            let directory = datastore.join(name);
+            match VmRecord::read(&directory) {
                 Ok(None) => {}
                 Ok(Some(record)) if !belongs(record.spec.id) => {}
                 Ok(Some(mut record)) => {
                     // The present path of the datastore counts.
                     record.spec.datastore = datastore.to_owned();
-                    self.found(&entry.path(), record);
+                    self.found(&directory, record);
                 }
                 Err(error) => tracing::warn!("{error}"),
             }
@@ -82,12 +83,8 @@ impl Vms {
     /// Forgets VMs that are off and whose directories are no longer in the datastore.
     pub fn forget_missing(&self, datastore: &Path) {
         let off = |vm: &ObservedVm| matches!(vm.power, PowerState::Stopped | PowerState::Crashed);
-        let gone = |vm: &ObservedVm| {
-            let there = vm.directory.symlink_metadata();
-            there.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-        };
         for vm in self.all().iter().filter(|vm| vm.directory.parent() == Some(datastore)) {
-            if off(vm) && gone(vm) {
+            if off(vm) && is_gone(&vm.directory) {
                 tracing::warn!("VM {} is off, and {} is gone", vm.name, vm.directory.display());
                 self.forget(vm.vm);
             }

@@ -21,15 +21,15 @@ mod load;
 mod put_back;
 mod save;
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac::sha256;
+use strongroom_datastore::file::storage::{BY_PATH, EntryKind, is_gone};
 use strongroom_datastore::file::{delete, describe};
 use strongroom_host::protocol::{DiskKey, DiskName, Lineage, OwnVolume, Problem, SavedMemory, VmSpec};
 use strongroom_host::served::served;
@@ -184,9 +184,9 @@ fn disk_states(spec: &VmSpec) -> Result<Vec<DiskState>, Problem> {
 /// If it cannot be removed.
 pub fn remove(spec: &VmSpec, which: OwnVolume) -> Result<(), Problem> {
     let path = spec.own_volume_path(which);
-    match path.symlink_metadata() {
-        Ok(_) => delete(&path, LOCK_WAIT).map_err(Problem::from),
-        Err(_) => Ok(()),
+    match is_gone(&path) {
+        true => Ok(()),
+        false => delete(&path, LOCK_WAIT).map_err(Problem::from),
     }
 }
 
@@ -236,23 +236,23 @@ fn open(
 
 /// Whether a memory's volume exists.
 pub fn is_there(spec: &VmSpec) -> bool {
-    spec.own_volume_path(OwnVolume::Memory).symlink_metadata().is_ok()
+    !is_gone(&spec.own_volume_path(OwnVolume::Memory))
 }
 
 /// Flushes the disks' files: a memory is only useful with all writes that the guest's disks have
 /// acknowledged.
 fn make_disks_durable(spec: &VmSpec) -> io::Result<()> {
     for disk in served(spec) {
-        for entry in std::fs::read_dir(spec.volume_path(&disk.name))? {
-            let entry = entry?;
-            if entry.file_type()?.is_file() {
-                let flags = OFlags::NOFOLLOW.bits().cast_signed();
-                match File::options().read(true).custom_flags(flags).open(entry.path()) {
-                    Ok(file) => file.sync_all()?,
-                    // A merge has removed a layer whose blocks are durable in another one.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                }
+        let volume = BY_PATH.open_volume(&spec.volume_path(&disk.name))?;
+        for name in volume.names()? {
+            let synced = match volume.kind(&name) {
+                Ok(EntryKind::File) => volume.open(&name, OFlags::RDONLY).and_then(|file| file.sync()),
+                kind => kind.map(drop),
+            };
+            match synced {
+                // A merge has removed a layer whose blocks are durable in another one.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
             }
         }
     }

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{
     DatastoreError, DescribedVolume, Descriptor, NewTags, Protection, ReencryptOptions,
     authenticated_between_keks, cancel_reencryption, describe, whole_to_reencrypt,
@@ -82,7 +83,7 @@ impl Moving<'_> {
             match rewriting.carry_out(is_cancelled, &mut tell) {
                 Ok(generation) => moved.push(Moved { path, generation }),
                 // A swap disk may disappear at any time.
-                Err(_) if path.symlink_metadata().is_err() => {}
+                Err(_) if is_gone(&path) => {}
                 Err(problem) => return Err(problem),
             }
             done_bytes += size_bytes;

@@ -22,7 +22,7 @@ use super::filesystem::FileSystem;
 use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
 use super::reencrypt::Reencrypting;
 use super::sidecar_pages::{self, Found};
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 use super::tags::TagKeys;
 use super::{discards, layer_files, log, tags};
 
@@ -48,7 +48,7 @@ pub struct AddLayerOptions<'a> {
 /// closed in order; if it already has [`CHAIN_LAYERS_MAX`] layers; if there is no room. The volume
 /// is then unchanged.
 pub fn add_layer(path: &Path, options: &AddLayerOptions<'_>) -> Result<Descriptor, DatastoreError> {
-    add_layer_on(HOST, path, options)
+    add_layer_on(BY_PATH, path, options)
 }
 
 /// As [`add_layer`], on another file system.

@@ -17,7 +17,7 @@ use super::directory::{
 use super::error::DatastoreError;
 use super::open_files::{chain_of, check_discards_length, check_length, check_tags_length, open_envelopes};
 use super::reserve::is_spare;
-use super::storage::{HOST, Storage, StoredFile};
+use super::storage::{BY_PATH, Storage, StoredFile};
 use super::{layer_files, log};
 
 /// How bad a finding is.
@@ -58,7 +58,7 @@ impl Finding {
 /// that every envelope opens. Returns no findings for a sound volume. It may run while the volume
 /// is in use.
 pub fn check(path: &Path, kek: Option<&Kek>) -> Result<Vec<Finding>, DatastoreError> {
-    check_on(HOST, path, kek)
+    check_on(BY_PATH, path, kek)
 }
 
 /// As [`check`], on another file system.

@@ -17,7 +17,7 @@ use super::directory::{VolumeDirectory, parent_of, sync_parent, system};
 use super::error::DatastoreError;
 use super::filesystem::FileSystem;
 use super::open::Protection;
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 use super::{layer_files, log};
 
 /// The prefix of the name of a volume under construction.
@@ -41,7 +41,7 @@ pub struct CreateOptions<'a> {
 /// Creates a volume at `path`. Its parent is the datastore's directory, which is created if only it
 /// is missing.
 pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, DatastoreError> {
-    create_on(HOST, path, options)
+    create_on(BY_PATH, path, options)
 }
 
 /// As [`create`], on another file system.
@@ -84,7 +84,7 @@ pub(super) fn check_place(storage: &dyn Storage, path: &Path) -> Result<FileSyst
 /// Durably gives a volume another name in its datastore. If the name is taken, it is an error and
 /// nothing changes.
 pub fn rename(from: &Path, to: &Path) -> Result<(), DatastoreError> {
-    rename_on(HOST, from, to)
+    rename_on(BY_PATH, from, to)
 }
 
 /// As [`rename`], on another file system.
@@ -92,6 +92,24 @@ pub fn rename_on(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), Da
     check_name(to)?;
     put_in_place(storage, from, to)?;
     sync_parent(storage, to)
+}
+
+/// Moves a volume that is not in use into another directory of its datastore, durably, without
+/// following links below the datastore and without replacing anything. May be repeated.
+///
+/// # Errors
+/// If there is no volume, or something has its new name.
+pub fn move_volume(from: &Path, to: &Path) -> Result<(), DatastoreError> {
+    check_name(to)?;
+    match BY_PATH.rename(from, to) {
+        Ok(()) => {}
+        // It was moved before, and that may not be durable yet.
+        Err(Errno::NOENT) if BY_PATH.exists(to) => {}
+        Err(Errno::EXIST) => return Err(DatastoreError::Exists { path: to.to_owned() }),
+        Err(errno) => return Err(system("move", from)(errno)),
+    }
+    sync_parent(BY_PATH, to)?;
+    sync_parent(BY_PATH, from)
 }
 
 /// Renames without replacing. The rename is durable only when the directory is synced.

@@ -26,7 +26,7 @@ use super::error::DatastoreError;
 use super::group::refuse_an_unread_record;
 use super::lock::{self, Sharing};
 use super::reserve::{is_spare, spare_names};
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 
 /// The prefix of the name of a volume that is being deleted.
 pub(super) const DELETING_PREFIX: &str = ".strongroom-deleted-";
@@ -34,7 +34,7 @@ pub(super) const DELETING_PREFIX: &str = ".strongroom-deleted-";
 /// Deletes the volume at `path`, or the remains of an interrupted creation or deletion. Refuses if
 /// the volume is still in use after `lock_wait`, or if the directory holds any other file.
 pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
-    delete_on(HOST, path, lock_wait)
+    delete_on(BY_PATH, path, lock_wait)
 }
 
 /// As [`delete`], on another file system.

@@ -14,7 +14,7 @@ use super::log::{self, LogUse};
 use super::maps::Space;
 use super::places::VM_FILE;
 use super::shared::SharedLayers;
-use super::storage::{Directory, HOST, Storage, StoredFile};
+use super::storage::{BY_PATH, Directory, Storage, StoredFile};
 
 pub(super) const DESCRIPTOR: &str = "descriptor";
 /// A descriptor that is being written. One that is found was never acknowledged.
@@ -34,6 +34,7 @@ pub(super) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> Dat
         Errno::NOSPC | Errno::DQUOT => {
             DatastoreError::Full { path: path.to_owned(), needed: "a few more KiB".to_owned() }
         }
+        Errno::NOMEDIUM => DatastoreError::NotMounted { path: path.to_owned() },
         errno => DatastoreError::System { action, path: path.to_owned(), errno },
     }
 }
@@ -203,7 +204,7 @@ pub struct DescribedVolume {
 
 /// Reads a volume's descriptor without its key.
 pub fn describe(path: &Path) -> Result<DescribedVolume, DatastoreError> {
-    describe_on(HOST, path)
+    describe_on(BY_PATH, path)
 }
 
 /// As [`describe`], on another file system.
@@ -219,7 +220,7 @@ pub fn describe_on(storage: &dyn Storage, path: &Path) -> Result<DescribedVolume
 /// Describes the first-write log of the volume at `path`, which may be in use; `None` if it has
 /// none.
 pub fn describe_log(path: &Path) -> Result<Option<LogUse>, DatastoreError> {
-    let directory = VolumeDirectory::open(HOST, path)?;
+    let directory = VolumeDirectory::open(BY_PATH, path)?;
     let encoded = directory.read_descriptor()?;
     let descriptor = encoded.unverified();
     match descriptor.layer(descriptor.top) {

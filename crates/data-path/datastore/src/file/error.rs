@@ -62,6 +62,15 @@ pub enum DatastoreError {
         /// Why not.
         errno: rustix::io::Errno,
     },
+    /// A path on a cluster that this process has not mounted.
+    #[error(
+        "{path} lies on a Ceph cluster that this host is not connected to; `strongroom datastore list` \
+         says why"
+    )]
+    NotMounted {
+        /// The path.
+        path: PathBuf,
+    },
     /// No room.
     #[error(
         "the datastore of {path} is full: {needed} are needed; free some space or choose another datastore"
@@ -600,6 +609,7 @@ impl DatastoreError {
             Self::Exists { .. } => "exists",
             Self::UnknownMark { .. } => "unknown_mark",
             Self::System { .. } => "system",
+            Self::NotMounted { .. } => "not_mounted",
             Self::Full { .. } => "full",
             Self::FileTooLarge { .. } => "file_too_large",
             Self::FileSystem { .. } => "file_system",

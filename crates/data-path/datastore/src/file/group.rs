@@ -33,7 +33,7 @@ use super::error::DatastoreError;
 use super::head::VolumeHead;
 use super::open::Protection;
 use super::snapshots::NewSnapshot;
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 
 /// The most volumes of a group. Its first volume's descriptor has the paths of all others.
 pub const GROUP_VOLUMES_MAX: usize = 16;
@@ -288,7 +288,7 @@ fn is_gone(error: &DatastoreError) -> bool {
 /// # Errors
 /// Those of reading its descriptor.
 pub fn group_verdict(path: &Path) -> Result<Option<(GroupMark, Verdict)>, DatastoreError> {
-    group_verdict_on(HOST, path)
+    group_verdict_on(BY_PATH, path)
 }
 
 /// As [`group_verdict`], on another file system.
@@ -324,7 +324,7 @@ impl VolumeHead {
     /// # Errors
     /// If the descriptor cannot be replaced.
     pub fn resolve_group(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
-        self.resolve_group_on(HOST, protection)
+        self.resolve_group_on(BY_PATH, protection)
     }
 
     /// As [`Self::resolve_group`], on another file system.

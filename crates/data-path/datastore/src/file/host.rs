@@ -18,13 +18,12 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 use strongroom_io::DataFile;
 
-use super::create::check_name;
-use super::directory::{layer_of_name, parent_of, system};
+use super::directory::{layer_of_name, parent_of};
 use super::error::DatastoreError;
 use super::filesystem::{self, FileSystem};
 use super::identity::MARK;
 use super::lock;
-use super::storage::{Directory, Lockable, Storage, StoredFile};
+use super::storage::{Directory, EntryKind, Lockable, Storage, StoredFile};
 
 /// The unit of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -34,9 +33,7 @@ const STAT_BLOCK_BYTES: u64 = 512;
 const NAMES_MAX: usize = 1 << 16;
 
 /// The host's file systems.
-pub const HOST: &dyn Storage = &Host;
-
-struct Host;
+pub(super) struct Host;
 
 impl Storage for Host {
     fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
@@ -56,7 +53,8 @@ impl Storage for Host {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
-        renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+        let ((source, old), (target, new)) = (place_of(from)?, place_of(to)?);
+        renameat_with(&source, old, &target, new, RenameFlags::NOREPLACE)
     }
 
     fn exists(&self, path: &Path) -> bool {
@@ -68,29 +66,11 @@ impl Storage for Host {
     }
 }
 
-/// Moves a volume that is not in use into another directory of its datastore, durably, without
-/// following links below the datastore and without replacing anything. May be repeated.
-///
-/// # Errors
-/// If there is no volume, or something has its new name.
-pub fn move_volume(from: &Path, to: &Path) -> Result<(), DatastoreError> {
-    check_name(to)?;
-    let open = |path: &Path| {
-        let above = parent_of(path);
-        let name = path.file_name().map(OsStr::to_owned).ok_or(Errno::INVAL);
-        let opened = open_within(above, Within::Datastore).and_then(|above| Ok((above, name?)));
-        opened.map_err(system("open", above))
-    };
-    let ((source, old), (target, new)) = (open(from)?, open(to)?);
-    match renameat_with(&source, &old, &target, &new, RenameFlags::NOREPLACE) {
-        Ok(()) => {}
-        // It was moved before, and that may not be durable yet.
-        Err(Errno::NOENT) if statat(&target, &new, AtFlags::SYMLINK_NOFOLLOW).is_ok() => {}
-        Err(Errno::EXIST) => return Err(DatastoreError::Exists { path: to.to_owned() }),
-        Err(errno) => return Err(system("move", from)(errno)),
-    }
-    fsync(&target).map_err(system("sync", parent_of(to)))?;
-    fsync(&source).map_err(system("sync", parent_of(from)))
+/// The directory above a path, which no link below its datastore leads to, and the path's name in
+/// it.
+fn place_of(path: &Path) -> Result<(OwnedFd, &OsStr), Errno> {
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    Ok((open_within(parent_of(path), Within::Datastore)?, name))
 }
 
 /// What kind of directory the last component of a path names.
@@ -180,6 +160,15 @@ impl Directory for HostDirectory {
         }
         names.sort();
         Ok(names)
+    }
+
+    fn kind(&self, name: &str) -> Result<EntryKind, Errno> {
+        let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => EntryKind::File,
+            FileType::Directory => EntryKind::Directory,
+            _ => EntryKind::Other,
+        })
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
@@ -356,7 +345,7 @@ mod tests {
         for at in 0..NAMES_MAX {
             std::fs::write(directory.path().join(at.to_string()), []).unwrap();
         }
-        let opened = HOST.open_directory(directory.path()).unwrap();
+        let opened = Host.open_directory(directory.path()).unwrap();
         assert_eq!(opened.names().unwrap().len(), NAMES_MAX);
         std::fs::write(directory.path().join("one more"), []).unwrap();
         assert_eq!(opened.names().unwrap_err(), Errno::TOOBIG);
@@ -365,7 +354,7 @@ mod tests {
     #[test]
     fn a_file_that_finds_no_room_takes_none() {
         let directory = tempfile::tempdir().unwrap();
-        let opened = HOST.open_directory(directory.path()).unwrap();
+        let opened = Host.open_directory(directory.path()).unwrap();
         let file = opened.open("layer", OFlags::RDWR | OFlags::CREATE).unwrap();
         file.allocate(0, 4096).unwrap();
         let space = rustix::fs::statvfs(directory.path()).unwrap();
@@ -379,7 +368,7 @@ mod tests {
     fn reading_a_file_of_a_volume_does_not_touch_it() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("layer"), [7; 4096]).unwrap();
-        let opened = HOST.open_directory(directory.path()).unwrap();
+        let opened = Host.open_directory(directory.path()).unwrap();
         let file = opened.open("layer", OFlags::RDWR).unwrap();
         let flags = fcntl_getfl(DataFile::as_fd(&*file).unwrap()).unwrap();
         assert!(flags.contains(OFlags::NOATIME) && flags.contains(OFlags::RDWR), "{flags:?}");

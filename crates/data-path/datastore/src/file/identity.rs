@@ -14,7 +14,7 @@ use strongroom_types::DatastoreId;
 use super::create::make_datastore;
 use super::directory::system;
 use super::error::DatastoreError;
-use super::storage::{Directory, HOST, Storage};
+use super::storage::{BY_PATH, Directory, Storage};
 
 /// The mark's name. It is hidden, so that it is not taken for a volume.
 pub(super) const MARK: &str = ".strongroom-datastore";
@@ -28,7 +28,7 @@ const MARK_BYTES_MAX: u64 = 64;
 /// # Errors
 /// [`DatastoreError::Damaged`] if the mark is not valid; if there is no room or no permission.
 pub fn identify(path: &Path) -> Result<DatastoreId, DatastoreError> {
-    identify_on(HOST, path)
+    identify_on(BY_PATH, path)
 }
 
 /// As [`identify`], on another file system.
@@ -67,7 +67,7 @@ pub fn identify_on(storage: &dyn Storage, path: &Path) -> Result<DatastoreId, Da
 /// # Errors
 /// If the directory cannot be read, or its mark is not valid.
 pub fn identity(path: &Path) -> Result<Option<DatastoreId>, DatastoreError> {
-    let datastore = HOST.open_directory(path).map_err(system("open", path))?;
+    let datastore = BY_PATH.open_directory(path).map_err(system("open", path))?;
     read(&*datastore, path)
 }
 

@@ -15,7 +15,7 @@ use super::descriptor::{Descriptor, KekRecord};
 use super::directory::{DESCRIPTOR, VolumeDirectory, system};
 use super::error::DatastoreError;
 use super::places::places;
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 
 /// The directory that a file system makes for its own checks, readable by root only. Strongroom
 /// never puts a volume there.
@@ -50,7 +50,7 @@ pub struct KeyNeeds {
 /// # Errors
 /// If the datastore itself cannot be read. Unreadable entries are part of the result.
 pub fn key_needs(path: &Path) -> Result<KeyNeeds, DatastoreError> {
-    key_needs_on(HOST, path)
+    key_needs_on(BY_PATH, path)
 }
 
 /// As [`key_needs`], on another file system.
@@ -225,7 +225,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let (path, kek) = (scratch.path().join("vm1"), provided(1));
         make(&path, Protection::Encrypted(&kek));
-        let directory = VolumeDirectory::open(HOST, &path).unwrap();
+        let directory = VolumeDirectory::open(BY_PATH, &path).unwrap();
         let mut descriptor = directory.read_descriptor().unwrap().unverified().clone();
         let other = provided(2);
         let encryption = descriptor.encryption.as_mut().unwrap();

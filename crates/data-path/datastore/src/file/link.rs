@@ -29,7 +29,7 @@ use super::disk::LockedLayer;
 use super::error::DatastoreError;
 use super::open::{OpenOptions, Protection, lock_snapshot};
 use super::open_files::{context_of, deks_of};
-use super::storage::{HOST, Storage, StoredFile};
+use super::storage::{BY_PATH, Storage, StoredFile};
 use super::{layer_files, log};
 
 /// The snapshot that a clone begins with.
@@ -57,7 +57,7 @@ pub fn link_snapshot(
     path: &Path,
     protection: Protection<'_>,
 ) -> Result<Descriptor, DatastoreError> {
-    link_snapshot_on(HOST, origin, path, protection, None)
+    link_snapshot_on(BY_PATH, origin, path, protection, None)
 }
 
 /// As [`link_snapshot`], on another file system, and with a first-write log of this size.

@@ -6,7 +6,7 @@ use super::delete::is_rest;
 use super::directory::{DescribedVolume, VolumeDirectory, describe_on};
 use super::error::DatastoreError;
 use super::places::{TPM_STATE, is_vm};
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 
 /// One entry of a datastore.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl ListedVolume {
 /// Lists the volumes of the datastore at `path`, including those of VMs, by name. A volume that
 /// cannot be read does not hide the others.
 pub fn list(path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
-    list_on(HOST, path)
+    list_on(BY_PATH, path)
 }
 
 /// As [`list`], on another file system.

@@ -34,7 +34,7 @@ use super::head::VolumeHead;
 use super::lock::Sharing;
 use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
 use super::open_files::{Opening, deks_of};
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 use super::{layer_files, log};
 
 /// Two layers of a volume that no other process uses, and those below them.
@@ -77,7 +77,7 @@ pub struct MergeKeys {
 /// If the volume is still in use after the options' `lock_wait`; if it was not closed in order; if
 /// there is no room.
 pub fn open_merge(path: &Path, options: &OpenOptions<'_>) -> Result<Option<OpenMerge>, DatastoreError> {
-    open_merge_on(HOST, path, options)
+    open_merge_on(BY_PATH, path, options)
 }
 
 /// As [`open_merge`], on another file system.

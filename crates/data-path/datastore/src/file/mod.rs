@@ -19,8 +19,8 @@
 //! keeps a [`VolumeHead`] (paths, descriptor), and the process that does the I/O gets an
 //! [`OpenLayer`] and keys, but no path.
 //!
-//! Each function has a variant `…_on` for another file system than the host's ([`storage`]), such
-//! as a simulated one that loses power.
+//! A path leads to the host's file systems, or to a cluster that is mounted ([`storage`]). Each
+//! function has a variant `…_on` for another file system, such as a simulated one that loses power.
 
 mod add_layer;
 mod bits;
@@ -51,6 +51,7 @@ pub mod lock;
 mod log;
 mod maps;
 mod merge;
+mod mounts;
 mod open;
 mod open_files;
 mod places;
@@ -61,6 +62,7 @@ mod rewrap;
 mod settled;
 mod shared;
 mod sidecar_pages;
+mod small_files;
 mod snapshots;
 pub mod storage;
 mod syncs;
@@ -71,7 +73,7 @@ mod turns;
 pub use add_layer::{AddLayerOptions, add_layer, add_layer_on};
 pub use check::{Finding, Severity, check, check_on};
 pub use check_report::{CheckReport, DataFacts, FailedRun};
-pub use create::{CreateOptions, create, create_on, rename, rename_on};
+pub use create::{CreateOptions, create, create_on, move_volume, rename, rename_on};
 pub use delete::{delete, delete_on};
 pub use descriptor::{
     CHAIN_LAYERS_MAX, Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, Integrity, KekRecord,
@@ -86,7 +88,6 @@ pub use group::{
     Verdict, group_verdict, group_verdict_on,
 };
 pub use head::VolumeHead;
-pub use host::move_volume;
 pub use identity::{identify, identify_on, identity};
 pub use key_needs::{KeyNeeds, VolumeNeeds, key_needs, key_needs_on};
 pub use link::{CloneOrigin, link_snapshot, link_snapshot_on};

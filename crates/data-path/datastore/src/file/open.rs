@@ -21,7 +21,7 @@ use super::lock::{self, Sharing};
 use super::log;
 use super::open_files::{authenticate, open_layer_of, open_settled_layers, refuse_the_other_sort};
 use super::renew_tags::renew_tags;
-use super::storage::{HOST, Storage, StoredFile};
+use super::storage::{BY_PATH, Storage, StoredFile};
 use super::tags::TagsFacts;
 
 /// The protection that the caller accepts: a volume under this key, or, explicitly, one that is not
@@ -171,7 +171,7 @@ impl fmt::Debug for OpenVolume {
 
 /// Opens and locks the volume at `path`.
 pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<OpenVolume, DatastoreError> {
-    open_on(HOST, path, options)
+    open_on(BY_PATH, path, options)
 }
 
 /// As [`open`], on another file system.
@@ -195,7 +195,7 @@ pub fn open_snapshot(
     snapshot: SnapshotId,
     options: &OpenOptions<'_>,
 ) -> Result<OpenVolume, DatastoreError> {
-    open_snapshot_on(HOST, path, snapshot, options)
+    open_snapshot_on(BY_PATH, path, snapshot, options)
 }
 
 /// As [`open_snapshot`], on another file system.
@@ -250,7 +250,7 @@ pub fn authenticated(
     protection: Protection<'_>,
     least_generation: u64,
 ) -> Result<Descriptor, DatastoreError> {
-    authenticated_on(HOST, path, protection, least_generation)
+    authenticated_on(BY_PATH, path, protection, least_generation)
 }
 
 /// As [`authenticated`], on another file system.
@@ -276,7 +276,7 @@ pub fn open_apart(
     path: &Path,
     options: &OpenOptions<'_>,
 ) -> Result<(VolumeHead, OpenLayer, Deks), DatastoreError> {
-    let (head, layer, deks) = open_locked(HOST, path, options)?;
+    let (head, layer, deks) = open_locked(BY_PATH, path, options)?;
     Ok((head, layer.hand_over(path)?, deks))
 }
 

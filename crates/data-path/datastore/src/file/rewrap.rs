@@ -19,7 +19,7 @@ use super::head::VolumeHead;
 use super::lock;
 use super::open::{Access, OpenOptions, Protection};
 use super::open_files::{authenticate, context_of, open_envelopes, refuse_the_other_sort};
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 
 /// Options of [`rewrap`].
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub struct RewrapOptions<'a> {
 /// descriptor does not read back; if there is no room. Unless only the new KEK opened the volume
 /// before, `from` still opens it.
 pub fn rewrap(path: &Path, options: &RewrapOptions<'_>) -> Result<Descriptor, DatastoreError> {
-    rewrap_on(HOST, path, options)
+    rewrap_on(BY_PATH, path, options)
 }
 
 /// As [`rewrap`], on another file system.
@@ -72,7 +72,7 @@ pub fn rewrap_on(
 impl VolumeHead {
     /// Opens a volume for changes of its descriptor, without its blocks.
     pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Self, DatastoreError> {
-        Self::open_on(HOST, path, options)
+        Self::open_on(BY_PATH, path, options)
     }
 
     /// As [`Self::open`], on another file system.

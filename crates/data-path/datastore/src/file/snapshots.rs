@@ -17,7 +17,7 @@ use super::descriptor::{Descriptor, SNAPSHOTS_MAX, SnapshotRecord};
 use super::error::DatastoreError;
 use super::head::VolumeHead;
 use super::open::{OpenOptions, Protection};
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 
 /// The id and name of a new snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub fn create_snapshot(
     snapshot: &NewSnapshot,
     options: &AddLayerOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
-    create_snapshot_on(HOST, path, snapshot, options)
+    create_snapshot_on(BY_PATH, path, snapshot, options)
 }
 
 /// As [`create_snapshot`], on another file system.
@@ -96,7 +96,7 @@ pub fn revert(
     keep: Option<&NewSnapshot>,
     options: &AddLayerOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
-    revert_on(HOST, path, to, keep, options)
+    revert_on(BY_PATH, path, to, keep, options)
 }
 
 /// As [`revert`], on another file system.
@@ -129,7 +129,7 @@ pub fn delete_snapshot(
     snapshot: SnapshotId,
     options: &OpenOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
-    delete_snapshot_on(HOST, path, snapshot, options)
+    delete_snapshot_on(BY_PATH, path, snapshot, options)
 }
 
 /// As [`delete_snapshot`], on another file system.

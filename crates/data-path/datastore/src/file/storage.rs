@@ -1,9 +1,9 @@
 //! The operations that a volume needs from a file system: names, and the files that they open.
 //!
-//! The host's own is [`HOST`]; a simulated one can lose power at any of these calls. An operation
-//! is done when its call returns, and durable when the sync that covers it returns. I/O on blocks
-//! does not pass through here: it goes through the thread's queues, to which an open file is a
-//! [`DataFile`].
+//! [`BY_PATH`] is the host's own, and clusters that are mounted; a simulated one can lose power at
+//! any of these calls. An operation is done when its call returns, and durable when the sync that
+//! covers it returns. I/O on blocks does not pass through here: it goes through the thread's
+//! queues, to which an open file is a [`DataFile`].
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -16,7 +16,8 @@ use strongroom_io::DataFile;
 use super::error::DatastoreError;
 use super::filesystem::FileSystem;
 
-pub use super::host::HOST;
+pub use super::mounts::{BY_PATH, CLUSTERS, cluster_of, cluster_path, mount, storage_of, unmount};
+pub use super::small_files::{file_system_of, is_gone, read_file, remove_file, replace_file};
 
 /// A file system, by paths.
 pub trait Storage: Send + Sync {
@@ -46,6 +47,17 @@ pub trait Storage: Send + Sync {
     fn is_directory(&self, path: &Path) -> bool;
 }
 
+/// What an entry of a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// Something else, such as a link or a socket.
+    Other,
+}
+
 /// An open file or directory that can be locked with `flock(2)`.
 pub trait Lockable {
     /// Takes the lock, or fails with `WOULDBLOCK` if another process holds it.
@@ -68,6 +80,15 @@ pub trait Directory: Lockable + Send + Sync {
 
     /// The names in it, sorted.
     fn names(&self) -> Result<Vec<String>, Errno>;
+
+    /// What an entry is. Links are not followed.
+    fn kind(&self, name: &str) -> Result<EntryKind, Errno> {
+        match self.open(name, OFlags::RDONLY) {
+            Ok(_) => Ok(EntryKind::File),
+            Err(Errno::ISDIR) => Ok(EntryKind::Directory),
+            Err(errno) => Err(errno),
+        }
+    }
 
     /// Renames one of its files, over another if there is one.
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno>;

@@ -34,6 +34,15 @@ pub enum CephError {
         /// The loader's message.
         reason: String,
     },
+    /// The host's user was fenced.
+    #[error(
+        "the host of the Ceph user {user} was declared lost, and its clients are refused; it has to be \
+         admitted again"
+    )]
+    Fenced {
+        /// The user.
+        user: String,
+    },
     /// A call failed.
     #[error("cannot {action}: {errno}")]
     Call {

@@ -4,6 +4,7 @@
 
 mod conformance;
 mod fencing;
+mod hosts;
 mod life;
 mod names;
 mod support;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{KeyNeeds, VM_FILE, VolumeNeeds, key_needs};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_keys::{KekSource, ProviderKey};
@@ -144,6 +145,6 @@ pub fn provider_key(source: &KekSource) -> Option<&ProviderKey> {
 
 /// The VM whose volume is at `volume`, by the name of its directory; none if it is no VM's.
 pub fn vm_of(volume: &Path) -> Option<String> {
-    let directory = volume.parent().filter(|directory| directory.join(VM_FILE).exists())?;
+    let directory = volume.parent().filter(|directory| !is_gone(&directory.join(VM_FILE)))?;
     Some(directory.file_name()?.to_string_lossy().into_owned())
 }

@@ -40,7 +40,7 @@ use super::filesystem::FileSystem;
 use super::log;
 use super::open::{Access, OpenOptions, Protection};
 use super::open_files::{Opening, chain_of};
-use super::storage::{HOST, Storage};
+use super::storage::{BY_PATH, Storage};
 
 /// The most chunks of a bitmap: 32 KiB.
 pub const CHUNKS_MAX: u64 = 1 << 18;
@@ -156,7 +156,7 @@ impl ChunkMap {
 /// [`DatastoreError::BadRange`], [`DatastoreError::NoSnapshot`], and those of reading its
 /// descriptor and opening its files.
 pub fn read_map(path: &Path, request: &MapRequest) -> Result<ChunkMap, DatastoreError> {
-    read_map_on(HOST, path, request)
+    read_map_on(BY_PATH, path, request)
 }
 
 /// As [`read_map`], on another file system.

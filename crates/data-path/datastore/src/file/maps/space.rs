@@ -10,7 +10,7 @@ use crate::file::descriptor::{Descriptor, Provisioning};
 use crate::file::directory::VolumeDirectory;
 use crate::file::error::DatastoreError;
 use crate::file::layer_files;
-use crate::file::storage::{HOST, Storage};
+use crate::file::storage::{BY_PATH, Storage};
 
 /// The space of a volume, in bytes. `committed_bytes` is what `du` says of its directory, and the
 /// sum of `shared_bytes`, the `unshared_bytes` of all views, `common_bytes` and `other_bytes`.
@@ -52,7 +52,7 @@ pub struct ViewSpace {
 /// # Errors
 /// Those of reading its descriptor and its directory.
 pub fn space(path: &Path, expected: Option<VolumeId>) -> Result<Space, DatastoreError> {
-    space_on(HOST, path, expected)
+    space_on(BY_PATH, path, expected)
 }
 
 /// As [`space`], on another file system.

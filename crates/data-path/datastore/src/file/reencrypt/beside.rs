@@ -37,7 +37,7 @@ use crate::file::head::VolumeHead;
 use crate::file::lock::Sharing;
 use crate::file::open::{Access, Deks, Protection};
 use crate::file::open_files::{authenticate, open_envelopes, refuse_the_other_sort};
-use crate::file::storage::{HOST, Storage};
+use crate::file::storage::{BY_PATH, Storage};
 
 /// Opens the next layer of the volume at `path` to be rewritten, beside the processes that use the
 /// volume; `None` if none is left. The mark must be there.
@@ -49,7 +49,7 @@ pub fn open_rewrite_beside(
     path: &Path,
     options: &ReencryptOptions<'_>,
 ) -> Result<Option<OpenRewrite>, DatastoreError> {
-    open_rewrite_beside_on(HOST, path, options)
+    open_rewrite_beside_on(BY_PATH, path, options)
 }
 
 /// [`open_rewrite_beside`], on any storage.

@@ -18,7 +18,7 @@ use crate::file::lock::{self, Sharing};
 use crate::file::log;
 use crate::file::open::{Access, Deks, open_locked};
 use crate::file::open_files::{open_envelopes, refuse_the_other_sort};
-use crate::file::storage::{HOST, Storage};
+use crate::file::storage::{BY_PATH, Storage};
 
 /// A re-encryption that is under way, of a volume that nobody else uses.
 pub struct Reencryption<'a> {
@@ -37,7 +37,7 @@ pub fn begin_reencryption<'a>(
     path: &Path,
     options: &ReencryptOptions<'a>,
 ) -> Result<Reencryption<'a>, DatastoreError> {
-    begin_reencryption_on(HOST, path, options)
+    begin_reencryption_on(BY_PATH, path, options)
 }
 
 /// As [`begin_reencryption`], on another file system.
@@ -71,7 +71,7 @@ pub fn authenticated_between_keks(
     path: &Path,
     options: &ReencryptOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
-    let directory = VolumeDirectory::open(HOST, path)?;
+    let directory = VolumeDirectory::open(BY_PATH, path)?;
     let descriptor = authenticated_under_all(&directory, options)?;
     directory.sync()?;
     Ok(descriptor)
@@ -87,7 +87,7 @@ pub fn cancel_reencryption(
     path: &Path,
     options: &ReencryptOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
-    cancel_reencryption_on(HOST, path, options)
+    cancel_reencryption_on(BY_PATH, path, options)
 }
 
 /// As [`cancel_reencryption`], on another file system.

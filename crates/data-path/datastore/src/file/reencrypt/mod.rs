@@ -41,7 +41,7 @@ use super::layer_files;
 use super::open::{Access, Deks, OpenOptions, Protection};
 use super::open_files::{context_of, deks_of};
 use super::rewrap::{keep_envelopes, record_of};
-use super::storage::HOST;
+use super::storage::BY_PATH;
 
 pub use self::beside::{open_rewrite_beside, open_rewrite_beside_on};
 pub use self::job::{
@@ -191,14 +191,14 @@ pub struct LeftToReencrypt {
 /// What a re-encryption of the volume at `path` still has to rewrite, as its descriptor says, which
 /// is not authenticated.
 pub fn left_to_reencrypt(path: &Path) -> Result<LeftToReencrypt, DatastoreError> {
-    let directory = VolumeDirectory::open(HOST, path)?;
+    let directory = VolumeDirectory::open(BY_PATH, path)?;
     let encoded = directory.read_descriptor()?;
     Ok(LeftToReencrypt::of(&directory, encoded.unverified()))
 }
 
 /// As [`left_to_reencrypt`]; of a volume whose re-encryption has not begun, everything.
 pub fn whole_to_reencrypt(path: &Path) -> Result<LeftToReencrypt, DatastoreError> {
-    let directory = VolumeDirectory::open(HOST, path)?;
+    let directory = VolumeDirectory::open(BY_PATH, path)?;
     let encoded = directory.read_descriptor()?;
     let descriptor = encoded.unverified();
     Ok(match descriptor.reencrypting {
@@ -210,7 +210,7 @@ pub fn whole_to_reencrypt(path: &Path) -> Result<LeftToReencrypt, DatastoreError
 /// Bytes that clear layers of the volume at `path` have allocated; `None` if it has no such layer,
 /// as its descriptor says, which is not authenticated.
 pub fn clear_bytes(path: &Path) -> Result<Option<u64>, DatastoreError> {
-    let directory = VolumeDirectory::open(HOST, path)?;
+    let directory = VolumeDirectory::open(BY_PATH, path)?;
     let encoded = directory.read_descriptor()?;
     let clear = encoded.unverified().layers.iter().filter(|layer| layer.is_clear());
     let LeftToReencrypt { layers, bytes } = LeftToReencrypt::in_layers(&directory, clear);
