@@ -109,7 +109,7 @@ attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of vo
 	  cargo test --package strongroom-hostd --test datastore_fuzz -- --nocapture
 	cargo test --package strongroom-hostd --test host -- --include-ignored
 
-test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, trouble, fencing, a VM's directory; some minutes. FENCING_ROUNDS=
+test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, trouble, fencing, a VM's directory, processes that are killed; some minutes. FENCING_ROUNDS=
 	scripts/install-packages test
 	scripts/ceph-programs >/dev/null
 	FENCING_ROUNDS=$(FENCING_ROUNDS) cargo test -p strongroom-rbd --test cluster -- --ignored --test-threads 2

@@ -39,7 +39,9 @@ use crate::support::SupportArguments;
 use crate::vm::VmCommand;
 use crate::vm_supervisor::{LAUNCHER_COMMAND, LauncherArguments, SUPERVISOR_COMMAND, SupervisorArguments};
 use crate::volume::VolumeCommand;
-use crate::worker::{STARTER_COMMAND, StarterArguments, WORKER_COMMAND, WorkerArguments};
+use crate::worker::{
+    STARTER_COMMAND, STORAGE_COMMAND, StarterArguments, StorageArguments, WORKER_COMMAND, WorkerArguments,
+};
 
 /// The environment variable with a filter for the log, as `--log` takes it.
 const LOG_VARIABLE: &str = "STRONGROOM_LOG";
@@ -181,6 +183,9 @@ enum Command {
     /// Start the workers of a volume; started by `volume expose`
     #[command(hide = true, name = STARTER_COMMAND)]
     WorkerStarter(StarterArguments),
+    /// Have the files of volumes on a cluster; started by what uses them
+    #[command(hide = true, name = STORAGE_COMMAND)]
+    StorageProcess(StorageArguments),
     /// Keep a device attached; started by `device serve`
     #[command(hide = true, name = DEVICE_PROCESS_COMMAND)]
     DeviceProcess(DeviceProcessArguments),
@@ -258,6 +263,7 @@ impl Program {
             Command::Man(arguments) => arguments.run(&output),
             Command::Worker(arguments) => arguments.run(),
             Command::WorkerStarter(arguments) => arguments.run(&log),
+            Command::StorageProcess(arguments) => arguments.run(),
             Command::DeviceProcess(arguments) => arguments.run(&log).map(|()| ExitCode::SUCCESS),
             Command::VmSupervisor(arguments) => arguments.run(&log),
             Command::Launcher(arguments) => arguments.run(),

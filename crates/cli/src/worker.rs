@@ -1,5 +1,6 @@
-//! `strongroom worker` and `strongroom worker-starter`: the process that serves a volume, and the
-//! one that starts it for `strongroom volume expose`. They are not for users.
+//! `strongroom worker`, `strongroom worker-starter` and `strongroom storage-process`: the process that
+//! serves a volume, the one that starts it for `strongroom volume expose`, and the one that has the
+//! files of volumes on a cluster. They are not for users.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -21,6 +22,9 @@ use crate::error::CliError;
 pub const WORKER_COMMAND: &str = "worker";
 /// The name of the command of the process that starts workers.
 pub const STARTER_COMMAND: &str = "worker-starter";
+
+/// The name of the command of the process that has the files of volumes on a cluster.
+pub const STORAGE_COMMAND: &str = "storage-process";
 
 /// The worker gets everything over the socket that it inherits.
 #[derive(Debug, Args)]
@@ -63,6 +67,30 @@ impl StarterArguments {
             Err(BirthError::NotBorn) => Err(not_born()),
             Err(error) => {
                 tracing::error!("no workers are started any more: {error}");
+                Ok(ExitCode::FAILURE)
+            }
+        }
+    }
+}
+
+/// The storage process gets everything over the socket that it inherits.
+#[derive(Debug, Args)]
+#[command(after_help = "Example of what starts one:
+  strongroom serve")]
+pub struct StorageArguments {}
+
+impl StorageArguments {
+    /// Serves the files of a cluster until nobody uses them.
+    pub fn run(&self) -> Result<ExitCode, CliError> {
+        leave_signals_to_the_supervisor()?;
+        let failed = |error| CliError::File(FileError { action: "use", path: "/dev/stdin".into(), error });
+        let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+        match strongroom_rbd::process::process_main(socket) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(strongroom_rbd::process::ProcessError::NotBorn) => Err(not_born()),
+            Err(error) => {
+                // The supervisor has been told, and reports it.
+                tracing::info!("the storage process ends: {error}");
                 Ok(ExitCode::FAILURE)
             }
         }

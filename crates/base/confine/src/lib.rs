@@ -241,6 +241,26 @@ pub fn confine_supervisor(files: &SupervisorFiles) -> Result<Report, SandboxErro
     Ok(report)
 }
 
+/// Confines the calling process, which has one thread and the key of a storage cluster, and no key
+/// of a volume. Its libraries are loaded already. It keeps the network, where the cluster is, and
+/// threads; it writes no file, and starts no process.
+///
+/// Missing measures are logged as warnings, and returned. On an error the process may be partly
+/// confined, and must end.
+pub fn confine_storage(user: Option<(u32, u32)>) -> Result<Report, SandboxError> {
+    expect_one_thread()?;
+    let mut report = Report { who: "the storage process", ..Report::default() };
+    limits::set(&mut report)?;
+    identity::change_user(user, &mut report)?;
+    identity::give_up_privileges(CapabilitySet::empty())?;
+    let read: Vec<_> = SYSTEM.into_iter().map(PathBuf::from).collect();
+    landlock::allow_only(&read, &[], &mut report)?;
+    let user = user.filter(|_| report.has(Measure::OwnUser));
+    identity::assert_powerless(user, CapabilitySet::empty())?;
+    system_calls::deny_to_storage()?;
+    Ok(report)
+}
+
 fn expect_one_thread() -> Result<(), SandboxError> {
     match std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count) {
         1 => Ok(()),

@@ -8,7 +8,8 @@
 //!   our writes into it are marked dirty.
 //! - [`policy`]: the NUMA nodes that memory comes from. [`Padded`]: values that share no cache line
 //!   with others.
-//! - [`WordsWriter`] and [`WordsReader`]: counters that one process writes and another reads.
+//! - [`WordsWriter`] and [`WordsReader`]: words that one process writes and another reads, such as
+//!   counters. [`BufferPool::of_shared`]: buffers that two processes have.
 //! - [`secret`]: the only type for plaintext keys. [`WipingAllocator`]: for secrets that pass
 //!   through other memory.
 //!
@@ -21,6 +22,7 @@ mod padded;
 pub mod policy;
 mod pool;
 mod reserve;
+mod sealed_file;
 pub mod secret;
 mod shared_words;
 mod wiping_allocator;
@@ -28,7 +30,10 @@ mod words;
 
 pub use guest::{DirtyLog, GuestAddress, GuestError, GuestMemory, GuestRegion, GuestSlice, Segment};
 pub use padded::Padded;
-pub use pool::{Buffer, BufferPool, CHUNK_BYTES, ChunkId, ChunkMemory, MAX_BUFFER_BYTES, PoolError};
+pub use pool::{
+    Buffer, BufferPool, CHUNK_BYTES, ChunkId, ChunkMemory, MAX_BUFFER_BYTES, PoolError, make_shared_chunks,
+};
 pub use reserve::ReservedPool;
-pub use shared_words::{SharedWordsError, WordsReader, WordsWriter, make_shared_words};
+pub use sealed_file::SealedFileError;
+pub use shared_words::{WordsReader, WordsWriter, make_shared_words};
 pub use wiping_allocator::WipingAllocator;

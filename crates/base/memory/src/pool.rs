@@ -7,13 +7,16 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use strongroom_types::{BLOCK_BYTES, KeyEpoch};
 use thiserror::Error;
+
+use crate::sealed_file::{SealedFileError, check_sealed_file, make_sealed_file};
 
 /// Bytes of one chunk: a huge page of x86-64 and of arm64 with 4 KiB pages.
 pub const CHUNK_BYTES: usize = 2 << 20;
@@ -84,6 +87,40 @@ impl BufferPool {
         Self::of(1, Pages::Small)
     }
 
+    /// A pool of all the chunks of a file of [`make_shared_chunks`], which another process maps too.
+    ///
+    /// The content of its buffers can change at any moment, so it is for transfers alone: it is
+    /// copied by [`Buffer::copy_from`], or named to the kernel or a library by its address, and is
+    /// never looked at in place. Two processes may use the same part of the file at the same time;
+    /// within each of them a buffer has its memory to itself.
+    ///
+    /// # Errors
+    /// For another kind of file, or if the kernel cannot map it.
+    pub fn of_shared(file: impl AsFd, chunks: usize) -> Result<Self, SealedFileError> {
+        check_sealed_file(&file, (chunks * CHUNK_BYTES) as u64)?;
+        let pool = Self::of(chunks, Pages::Small);
+        let mut shared = pool.shared.borrow_mut();
+        for index in 0..chunks {
+            shared.chunks.push(Chunk::share(&file, index)?);
+            shared.free_blocks += BLOCKS_PER_CHUNK;
+        }
+        drop(shared);
+        Ok(pool)
+    }
+
+    /// Takes the buffer of `length` bytes at a [place](Buffer::place) that another process names.
+    /// Returns `None` if that is not free, or is no place of a buffer of that length.
+    pub fn take_at(&self, place: u64, length: usize) -> Option<Buffer> {
+        let order = order_of(length)?;
+        let block = usize::try_from(place / BLOCK_BYTES).ok()?;
+        let (chunk, block) = (block / BLOCKS_PER_CHUNK, block % BLOCKS_PER_CHUNK);
+        if !place.is_multiple_of(BLOCK_BYTES << order) || !self.shared.borrow_mut().claim(chunk, block, order)
+        {
+            return None;
+        }
+        Some(self.buffer(chunk, block, order, length))
+    }
+
     fn of(chunks_max: usize, pages: Pages) -> Self {
         let chunks = Chunks { chunks: Vec::with_capacity(chunks_max), chunks_max, free_blocks: 0, pages };
         Self { shared: Rc::new(RefCell::new(chunks)) }
@@ -93,11 +130,13 @@ impl BufferPool {
     /// boundary. Its content is left over from earlier use, and every seal is cleared. Returns
     /// `None` while the pool is exhausted, or for a length out of range.
     pub fn take(&self, length: usize) -> Option<Buffer> {
-        if length == 0 || length > MAX_BUFFER_BYTES {
-            return None;
-        }
-        let order = length.div_ceil(BLOCK).next_power_of_two().trailing_zeros() as usize;
+        let order = order_of(length)?;
         let (chunk, block) = self.shared.borrow_mut().take(order)?;
+        Some(self.buffer(chunk, block, order, length))
+    }
+
+    /// The buffer of blocks that were taken for it.
+    fn buffer(&self, chunk: usize, block: usize, order: usize, length: usize) -> Buffer {
         let (id, (address, seals)) = {
             let chunk = &self.shared.borrow().chunks[chunk];
             (chunk.id, chunk.addresses(block))
@@ -106,7 +145,7 @@ impl BufferPool {
         let pool = Rc::clone(&self.shared);
         let mut buffer = Buffer { pool, id, address, seals, length, chunk, block, order };
         buffer.seals_mut().fill(None);
-        Some(buffer)
+        buffer
     }
 
     /// Bytes of chunks taken from the system so far.
@@ -125,6 +164,21 @@ impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BufferPool({} of {} bytes used)", self.used_bytes(), self.resident_bytes())
     }
+}
+
+/// Makes the file of a [shared pool](BufferPool::of_shared). Its pages are allocated when they are
+/// first used.
+///
+/// # Errors
+/// If the kernel cannot make it.
+pub fn make_shared_chunks(chunks: usize) -> Result<OwnedFd, SealedFileError> {
+    make_sealed_file("strongroom-transfers", (chunks * CHUNK_BYTES) as u64)
+}
+
+/// The order of a buffer of `length` bytes.
+fn order_of(length: usize) -> Option<usize> {
+    let is_length = (1..=MAX_BUFFER_BYTES).contains(&length);
+    is_length.then(|| length.div_ceil(BLOCK).next_power_of_two().trailing_zeros() as usize)
 }
 
 struct Chunks {
@@ -160,6 +214,15 @@ impl Chunks {
         };
         self.free_blocks -= 1 << order;
         Some((index, block))
+    }
+
+    /// Takes these blocks, if they are free.
+    fn claim(&mut self, chunk: usize, block: usize, order: usize) -> bool {
+        let is_taken = self.chunks.get_mut(chunk).is_some_and(|chunk| chunk.claim(block, order));
+        if is_taken {
+            self.free_blocks -= 1 << order;
+        }
+        is_taken
     }
 
     fn give_back(&mut self, chunk: usize, block: usize, order: usize) {
@@ -211,11 +274,28 @@ impl Chunk {
             let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxDontDump);
             memory
         };
+        Some(Self::of(NonNull::new(memory)?))
+    }
+
+    /// Maps a chunk of a file whose size was checked to be sealed.
+    fn share(file: impl AsFd, index: usize) -> Result<Self, SealedFileError> {
+        let (protection, offset) = (ProtFlags::READ | ProtFlags::WRITE, (index * CHUNK_BYTES) as u64);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let memory =
+            unsafe { mmap(std::ptr::null_mut(), CHUNK_BYTES, protection, MapFlags::SHARED, file, offset) }
+                .map_err(SealedFileError::failed("map"))?;
+        // SAFETY: the range is the mapping just made; the advice changes no content.
+        let _ = unsafe { madvise(memory, CHUNK_BYTES, Advice::LinuxDontDump) };
+        let failed = SealedFileError::failed("map");
+        Ok(Self::of(NonNull::new(memory.cast()).ok_or(failed(rustix::io::Errno::FAULT))?))
+    }
+
+    /// A chunk with its own mapping of [`CHUNK_BYTES`], all of it free.
+    fn of(memory: NonNull<u8>) -> Self {
         let seals: &mut [Option<KeyEpoch>] = Box::leak(vec![None; BLOCKS_PER_CHUNK].into_boxed_slice());
         let mut free = [[0; BLOCKS_PER_CHUNK / 64]; ORDERS];
         free[ORDERS - 1][0] = 1;
-        let (id, alive) = (ChunkId::next(), Rc::new(()));
-        Some(Self { id, alive, memory: NonNull::new(memory)?, seals: NonNull::from(seals).cast(), free })
+        Self { id: ChunkId::next(), alive: Rc::new(()), memory, seals: NonNull::from(seals).cast(), free }
     }
 
     /// The addresses of a block's content and seal.
@@ -240,6 +320,19 @@ impl Chunk {
             self.flip(smaller, index + 1);
         }
         Some(index << order)
+    }
+
+    /// Takes the buffer of this order at `block`, and halves a larger one if necessary. Returns
+    /// `false` if it is not free.
+    fn claim(&mut self, block: usize, order: usize) -> bool {
+        let Some(from) = (order..ORDERS).find(|from| self.is_free(*from, block >> from)) else {
+            return false;
+        };
+        self.flip(from, block >> from);
+        for smaller in order..from {
+            self.flip(smaller, (block >> smaller) ^ 1);
+        }
+        true
     }
 
     /// Returns a buffer, and merges it with its free neighbours.
@@ -267,8 +360,8 @@ impl Chunk {
 impl Drop for Chunk {
     fn drop(&mut self) {
         // SAFETY: every buffer holds the `Rc` that owns this chunk, so no buffer is left; the
-        // memory was mapped, and the seals were leaked, in `map` with these sizes, and are freed
-        // once.
+        // memory was mapped in `map` or `share`, and the seals were leaked in `of`, with these
+        // sizes, and are freed once.
         unsafe {
             let _ = munmap(self.memory.as_ptr().cast(), CHUNK_BYTES);
             drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.seals.as_ptr(), BLOCKS_PER_CHUNK)));
@@ -341,6 +434,22 @@ impl Buffer {
     /// lives, even if the buffer is moved.
     pub fn address(&self) -> NonNull<u8> {
         self.address
+    }
+
+    /// Copies the content of `from`, as much as both have. One of the two may be of a
+    /// [shared pool](BufferPool::of_shared).
+    pub fn copy_from(&mut self, from: &Buffer) {
+        let length = self.length.min(from.length);
+        // SAFETY: both ranges are mapped while the buffers live. They are apart: `self` has its
+        // memory to itself in this process, and no file is mapped by two pools of a process that
+        // copies between them. Another process may change the memory of a shared one meanwhile: the
+        // copy is then a mixture, and no reference to that memory is made here.
+        unsafe { std::ptr::copy_nonoverlapping(from.address.as_ptr(), self.address.as_ptr(), length) };
+    }
+
+    /// Its place in its pool, in bytes, by which another process that shares the pool names it.
+    pub fn place(&self) -> u64 {
+        (self.chunk as usize * BLOCKS_PER_CHUNK + usize::from(self.block)) as u64 * BLOCK_BYTES
     }
 
     /// The chunk that contains it.
@@ -450,6 +559,62 @@ mod tests {
         // Its address may be that of the old chunk.
         let pool = BufferPool::new(CHUNK_BYTES).unwrap();
         assert_ne!(pool.take(4096).unwrap().chunk(), old);
+    }
+
+    #[test]
+    fn two_processes_mean_the_same_memory_by_a_place() {
+        let file = make_shared_chunks(2).unwrap();
+        let (ours, theirs) =
+            (BufferPool::of_shared(&file, 2).unwrap(), BufferPool::of_shared(&file, 2).unwrap());
+        let private = BufferPool::brief();
+        let mut content = private.take(5000).unwrap();
+        let held: Vec<_> = (0..300).map(|_| ours.take(8192).unwrap()).collect();
+        let mut sent = ours.take(5000).unwrap();
+        content.bytes_mut().fill(7);
+        sent.copy_from(&content);
+        let found = theirs.take_at(sent.place(), 5000).unwrap();
+        content.bytes_mut().fill(0);
+        content.copy_from(&found);
+        assert!(content.bytes().iter().all(|byte| *byte == 7));
+        assert_eq!(theirs.used_bytes(), 8192);
+        drop((held, found));
+        assert_eq!(theirs.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_place_that_is_taken_unaligned_or_outside_is_refused() {
+        let file = make_shared_chunks(2).unwrap();
+        let pool = BufferPool::of_shared(&file, 2).unwrap();
+        let held = pool.take_at(3 * 4096, 4096).unwrap();
+        for (place, length) in [
+            (3 * 4096, 4096),
+            (3 * 4096, 1),
+            (2 * 4096, 8192),
+            (0, 16_384),
+            (0, CHUNK_BYTES),
+            (4096, 8192),
+            (100, 100),
+            (2 * CHUNK_BYTES as u64, 4096),
+            (u64::MAX - 4095, 4096),
+            (0, 0),
+            (0, CHUNK_BYTES + 1),
+            (0, usize::MAX),
+        ] {
+            assert!(pool.take_at(place, length).is_none(), "{length} bytes at {place}");
+        }
+        let beside = pool.take_at(2 * 4096, 4096).unwrap();
+        assert_eq!((beside.place(), pool.used_bytes()), (8192, 8192));
+        drop((held, beside));
+        assert!(
+            pool.take_at(CHUNK_BYTES as u64, CHUNK_BYTES).is_some() && pool.take_at(0, CHUNK_BYTES).is_some()
+        );
+    }
+
+    #[test]
+    fn a_shared_pool_over_another_file_is_refused() {
+        let file = make_shared_chunks(1).unwrap();
+        assert!(matches!(BufferPool::of_shared(&file, 2), Err(SealedFileError::NotSealed { .. })));
+        assert!(BufferPool::of_shared(std::fs::File::open("/dev/null").unwrap(), 1).is_err());
     }
 
     #[test]

@@ -9,47 +9,16 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-use thiserror::Error;
 
-/// The seals that fix the size, and themselves.
-const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
-
-/// The reasons why shared words cannot be used.
-#[derive(Debug, PartialEq, Eq, Error)]
-pub enum SharedWordsError {
-    /// The file's size is not sealed, or differs.
-    #[error("the file for shared counters is not {bytes} bytes with a sealed size")]
-    NotSealed {
-        /// The size that was expected.
-        bytes: u64,
-    },
-    /// A system call failed.
-    #[error("cannot {action} the file for shared counters: {errno}")]
-    System {
-        /// The call's purpose.
-        action: &'static str,
-        /// The kernel's error.
-        errno: Errno,
-    },
-}
-
-fn failed(action: &'static str) -> impl Fn(Errno) -> SharedWordsError {
-    move |errno| SharedWordsError::System { action, errno }
-}
+use crate::sealed_file::{SealedFileError, check_sealed_file, make_sealed_file};
 
 /// Makes a file for `count` words, all zero. Pages are allocated when they are first written.
 ///
 /// # Errors
 /// If the kernel cannot make it.
-pub fn make_shared_words(count: usize) -> Result<OwnedFd, SharedWordsError> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = memfd_create("strongroom-statistics", flags).map_err(failed("make"))?;
-    ftruncate(&file, bytes_of(count)).map_err(failed("size"))?;
-    fcntl_add_seals(&file, SEALS).map_err(failed("seal"))?;
-    Ok(file)
+pub fn make_shared_words(count: usize) -> Result<OwnedFd, SealedFileError> {
+    make_sealed_file("strongroom-words", bytes_of(count))
 }
 
 fn bytes_of(count: usize) -> u64 {
@@ -69,20 +38,16 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(file: impl AsFd, count: usize, protection: ProtFlags) -> Result<Self, SharedWordsError> {
+    fn new(file: impl AsFd, count: usize, protection: ProtFlags) -> Result<Self, SealedFileError> {
         let bytes = bytes_of(count);
-        let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
-        let size = fstat(&file).map_err(failed("look at"))?.st_size;
-        if !sealed || u64::try_from(size) != Ok(bytes) || count == 0 {
-            return Err(SharedWordsError::NotSealed { bytes });
-        }
+        check_sealed_file(&file, bytes)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start =
             unsafe { mmap(std::ptr::null_mut(), bytes as usize, protection, MapFlags::SHARED, file, 0) }
-                .map_err(failed("map"))?;
+                .map_err(SealedFileError::failed("map"))?;
         // SAFETY: the range is the mapping just made; the advice changes no content.
         let _ = unsafe { madvise(start, bytes as usize, Advice::LinuxDontDump) };
-        let start = NonNull::new(start.cast()).ok_or(SharedWordsError::NotSealed { bytes })?;
+        let start = NonNull::new(start.cast()).ok_or(SealedFileError::NotSealed { bytes })?;
         Ok(Self { start, count })
     }
 
@@ -111,7 +76,7 @@ impl WordsWriter {
     ///
     /// # Errors
     /// For another kind of file, or if the kernel cannot map it.
-    pub fn map(file: impl AsFd, count: usize) -> Result<Self, SharedWordsError> {
+    pub fn map(file: impl AsFd, count: usize) -> Result<Self, SealedFileError> {
         Mapping::new(file, count, ProtFlags::READ | ProtFlags::WRITE).map(Self)
     }
 
@@ -130,7 +95,7 @@ impl WordsReader {
     ///
     /// # Errors
     /// For another kind of file, or if the kernel cannot map it.
-    pub fn map(file: impl AsFd, count: usize) -> Result<Self, SharedWordsError> {
+    pub fn map(file: impl AsFd, count: usize) -> Result<Self, SealedFileError> {
         Mapping::new(file, count, ProtFlags::READ).map(Self)
     }
 
@@ -142,6 +107,9 @@ impl WordsReader {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::io::Errno;
+
     use super::*;
 
     #[test]
@@ -165,7 +133,7 @@ mod tests {
     fn a_file_whose_size_is_not_sealed_or_is_another_is_refused() {
         let open = memfd_create("open", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&open, 4096).unwrap();
-        let refused = SharedWordsError::NotSealed { bytes: 4096 };
+        let refused = SealedFileError::NotSealed { bytes: 4096 };
         assert_eq!(WordsReader::map(&open, 512).unwrap_err(), refused);
         assert_eq!(WordsWriter::map(&open, 512).unwrap_err(), refused);
         let file = make_shared_words(511).unwrap();

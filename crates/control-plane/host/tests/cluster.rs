@@ -18,7 +18,7 @@ use strongroom_host::protocol::{HandoverId, Problem, VmSpec};
 use strongroom_host::vm_directory::{
     StagedVm, VmRecord, delete_vm, entries_of, has_handover, remove_handover, write_handover,
 };
-use strongroom_rbd::{ClusterOptions, RbdOptions, RbdStorage};
+use strongroom_rbd::{ClusterConf, ClusterOptions, RbdOptions, RbdStorage};
 use strongroom_test_peers::CephCluster;
 use strongroom_types::{VmId, VolumeSize};
 
@@ -47,7 +47,10 @@ fn add_volume(directory: &Path) {
 fn a_vms_directory_lives_on_a_cluster() {
     let cluster = CephCluster::start(2);
     let options = RbdOptions {
-        cluster: ClusterOptions { conf: cluster.conf.clone(), user: "client.admin".to_owned() },
+        cluster: ClusterOptions {
+            conf: ClusterConf::File(cluster.conf.clone()),
+            user: "client.admin".to_owned(),
+        },
         pool: "rep2".to_owned(),
         data_pool: None,
         namespace: "site".to_owned(),

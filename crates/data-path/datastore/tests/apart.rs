@@ -57,7 +57,7 @@ fn a_volume_is_free_when_both_have_let_go_of_it() {
     // Handed over, as to a successor process: the lock goes along.
     let successor = layer.try_clone().unwrap();
     let disk = FileDisk::new(layer).unwrap();
-    assert_eq!(successor.files().len(), 2, "the layer, and its log");
+    assert_eq!(successor.files().unwrap().len(), 2, "the layer, and its log");
     drop(disk);
     assert!(is_in_use(&path, &kek));
     drop(head);

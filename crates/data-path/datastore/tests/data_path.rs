@@ -460,7 +460,7 @@ fn a_successor_with_the_index_of_the_log_does_not_read_the_log() {
         let facts = handed_over.facts.log.as_mut().unwrap();
         facts.handed_over = true;
         assert!(facts.indexed);
-        let log = std::fs::File::from(handed_over.log.as_ref().unwrap().try_clone().unwrap());
+        let log = std::fs::File::from(handed_over.log.as_ref().unwrap().share().unwrap());
         let mut erased = 0;
         for at in (2 * BLOCK_BYTES..log.metadata().unwrap().len()).step_by(BLOCK_BYTES as usize) {
             let mut first = AlignedBlock([0; BLOCK_BYTES as usize]);

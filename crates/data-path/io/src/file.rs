@@ -6,12 +6,14 @@
 use std::any::Any;
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use strongroom_memory::Buffer;
 use strongroom_types::Extent;
 
 use crate::error::IoError;
+use crate::reactor::Reactor;
 
 /// A file that queues of several threads do I/O on. Its owner controls its lock and lifetime; a
 /// queue holds the `Arc` while an operation is in flight.
@@ -21,6 +23,12 @@ pub trait DataFile: Send + Sync + fmt::Debug {
 
     /// For a leaf with its own kind of files.
     fn as_any(&self) -> &dyn Any;
+
+    /// A new queue of the thread, for this file and those that lie beside it: the reactor's own,
+    /// unless the leaf of these files is another one.
+    fn queue(&self, reactor: &Rc<dyn Reactor>) -> Result<Box<dyn FileQueue>, IoError> {
+        reactor.file_queue()
+    }
 }
 
 /// A file known to one [`FileQueue`].

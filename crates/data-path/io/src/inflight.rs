@@ -52,6 +52,11 @@ impl<T> InFlight<T> {
         self.entries.get_mut(slot.0 as usize)?.as_mut()
     }
 
+    /// All entries.
+    pub fn into_entries(self) -> impl Iterator<Item = T> {
+        self.entries.into_iter().flatten()
+    }
+
     /// Count of entries.
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()

@@ -85,7 +85,8 @@ impl Waker {
     }
 }
 
-/// A reactor for stages that need no files: tests, and disks in memory.
+/// A reactor without a leaf of its own: for disks in memory, and for files that have
+/// [queues](crate::DataFile::queue) of their own.
 pub struct IdleReactor {
     waker: Arc<Waker>,
     deadline: Cell<Option<Instant>>,
@@ -108,6 +109,16 @@ impl IdleReactor {
         }
         self.waker.reset();
         Ok(())
+    }
+}
+
+impl EventLoop for Rc<IdleReactor> {
+    fn reactor(&self) -> Rc<dyn Reactor> {
+        Rc::clone(self) as _
+    }
+
+    fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
+        IdleReactor::sleep(self, at_most)
     }
 }
 

@@ -3,18 +3,23 @@
 use std::any::Any;
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Lockable, StoredFile};
-use strongroom_io::DataFile;
+use strongroom_io::{DataFile, FileQueue, IoError, Reactor};
 
 use crate::ceph::{Change, Image, ImageAccess, LockKind, Pool, Step, remove_image};
 use crate::holder::Holder;
 use crate::names::{Entry, ObjectId, compared_and_set};
+use crate::queue::RbdQueue;
 use crate::storage::Shared;
+
+/// The operations of a queue for which there is memory from the start.
+const QUEUE_DEPTH: usize = 64;
 
 /// The attribute of a file's object that counts its names.
 const NAMES: &str = "names";
@@ -216,6 +221,10 @@ impl DataFile for RbdFile {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn queue(&self, reactor: &Rc<dyn Reactor>) -> Result<Box<dyn FileQueue>, IoError> {
+        Ok(Box::new(RbdQueue::new(reactor.waker(), QUEUE_DEPTH)))
     }
 }
 

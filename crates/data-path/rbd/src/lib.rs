@@ -26,10 +26,9 @@ mod file;
 mod holder;
 mod instances;
 mod names;
+pub mod process;
 mod queue;
-mod reactor;
 mod storage;
 
-pub use ceph::{CephError, ClusterOptions};
-pub use reactor::RbdReactor;
+pub use ceph::{CephError, ClusterConf, ClusterOptions, GivenConf, PARAMETERS};
 pub use storage::{RbdOptions, RbdStorage};

@@ -13,7 +13,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use strongroom_memory::{SharedWordsError, WordsReader, make_shared_words};
+use strongroom_memory::{SealedFileError, WordsReader, make_shared_words};
 use strongroom_types::unix_milliseconds_now;
 
 use crate::histogram::BUCKETS;
@@ -48,7 +48,7 @@ pub(crate) const fn operation_words(operation: Operation) -> usize {
 }
 
 /// The reasons why there is no page.
-pub type PageError = SharedWordsError;
+pub type PageError = SealedFileError;
 
 /// The page of a volume, from the side of its supervisor, which reads it.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The condition of a volume: its worker reports it, and its supervisor shows it.
 
 use std::io::Stdin;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -172,6 +172,8 @@ pub(crate) enum Awaited {
     Order,
     /// The time is over.
     Deadline,
+    /// The process that does the volume's I/O is gone.
+    StorageEnd,
 }
 
 /// The counts of blocks that did not match their tags.
@@ -244,12 +246,13 @@ impl Teller {
         &self.waker
     }
 
-    /// Returns when an order has arrived, the supervisor is gone, or `until` has come. Sends
-    /// reports meanwhile.
+    /// Returns when an order has arrived, the supervisor is gone, `until` has come, or the process
+    /// that does the volume's I/O, if there is one, has ended. Sends reports meanwhile.
     pub(crate) fn await_order(
         &mut self,
         socket: &BirthSocket<Stdin>,
         until: Option<Instant>,
+        lifeline: Option<BorrowedFd<'_>>,
     ) -> Result<Awaited, BirthError> {
         loop {
             let pending = [self.tell(socket), until].into_iter().flatten().min();
@@ -258,14 +261,19 @@ impl Teller {
             let mut watched = [
                 PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(event, PollFlags::IN),
+                // Without one, the event once more.
+                PollFd::from_borrowed_fd(lifeline.unwrap_or(event), PollFlags::RDHUP),
             ];
             match poll(&mut watched, left.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            let [order, woken] = watched.map(|file| !file.revents().is_empty());
+            let [order, woken, ended] = watched.map(|file| !file.revents().is_empty());
             if woken {
                 self.waker.reset();
+            }
+            if ended {
+                return Ok(Awaited::StorageEnd);
             }
             if order {
                 return Ok(Awaited::Order);

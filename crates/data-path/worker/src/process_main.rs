@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use strongroom_datastore::file::storage::StoredFile;
 use strongroom_datastore::file::{Deks, End, OpenLayer};
 use strongroom_filters::mixed::Writes;
 use strongroom_filters::qos::{self, Limits};
+use strongroom_remote::{OnEnd, adopt_with};
 use strongroom_ring::points::{self, WorkerState};
 use strongroom_statistics::{LAYOUT, Recorders};
 use strongroom_types::{KeyEpoch, VolumeSize};
@@ -187,13 +189,20 @@ impl Worker {
     fn follow(mut self, socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
         loop {
             let frozen_until = self.serving.as_ref().and_then(|served| served.coming.as_ref()?.frozen_until);
-            let received = match self.service.teller.await_order(socket, frozen_until) {
+            let lifeline = self.serving.as_ref().and_then(|served| served.stack.lifeline());
+            let received = match self.service.teller.await_order(socket, frozen_until, lifeline) {
                 Ok(Awaited::Deadline) => {
                     tracing::warn!(
                         "the volume was frozen for too long, and clients go on without the snapshot"
                     );
                     self.serving.iter_mut().for_each(Served::withdraw_top);
                     continue;
+                }
+                Ok(Awaited::StorageEnd) => {
+                    // Nothing that is under way will end, so nothing can be closed in order. The
+                    // next worker repeats it, as after any death.
+                    tracing::error!("the storage process is gone, and this worker ends");
+                    std::process::exit(1);
                 }
                 Ok(Awaited::Order) => socket.receive(),
                 Err(error) => Err(error),
@@ -222,7 +231,7 @@ impl Worker {
                 }
                 Order::Serve { layer, lower, sessions, completes_after_ms } => {
                     let mut files = files.into_iter();
-                    let layer = OpenLayer::from_files(layer, &lower, &mut files);
+                    let layer = OpenLayer::from_files(layer, &lower, &mut files, adopt);
                     let layer = layer.ok_or_else(|| missing("all files of the layers"))?;
                     let completes_after = Duration::from_millis(completes_after_ms);
                     self.serve(layer, sessions, files.collect(), completes_after)?;
@@ -249,7 +258,7 @@ impl Worker {
                 Order::PrepareTop { layer, keys } => {
                     // The secrets are received in any case.
                     let ciphers = receive_keys(socket, keys);
-                    let top = OpenLayer::from_files(layer, &[], &mut files.into_iter());
+                    let top = OpenLayer::from_files(layer, &[], &mut files.into_iter(), adopt);
                     let prepared = ciphers.and_then(|ciphers| {
                         self.prepare_top(top.ok_or_else(|| missing("all files of the layer"))?, ciphers)
                     });
@@ -379,7 +388,9 @@ impl Worker {
         };
         let former = served.stack.change_top(top)?;
         // Clients go on. The supervisor may be holding others up.
-        socket.send(&Report::TopChanged { former: former.facts }, &former.files())?;
+        let files = former.files().map_err(BirthError::from)?;
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        socket.send(&Report::TopChanged { former: former.facts }, &files)?;
         drop(former);
         let former_destaging = std::mem::replace(&mut served.destaging, destaging);
         if let Err(error) = former_destaging.end(End::Now) {
@@ -421,8 +432,8 @@ impl Worker {
         let layers = stack.layers(with_indexes);
         points::worker_state(WorkerState::Suspended);
         let (layer, lower) = (layers.facts, layers.lower_facts());
-        let mut files = layers.files();
-        files.extend(session_files.iter().map(AsFd::as_fd));
+        let files = layers.files().map_err(BirthError::from)?;
+        let files: Vec<_> = files.iter().chain(&session_files).map(AsFd::as_fd).collect();
         Ok(socket.send(&Report::Suspended { layer, lower, sessions, merged_bytes }, &files)?)
     }
 
@@ -459,6 +470,12 @@ fn empty_log(destaging: Destaging) {
     if let Err(error) = destaging.end(End::Empty) {
         tracing::warn!(%error, "some of what was written last stays in the volume's first-write log");
     }
+}
+
+/// Makes a file of a descriptor of the supervisor's. When the storage process ends, this one ends,
+/// too, and the next one repeats the operations under way.
+fn adopt(file: OwnedFd) -> Arc<dyn StoredFile> {
+    adopt_with(file, OnEnd::Exit)
 }
 
 /// Receives the key of each epoch, and sets up the ciphers; the received keys are wiped.

@@ -8,6 +8,7 @@
 //! The part from crypt on is assembled in [`layers`](crate::layers). The switch exchanges it for
 //! one with a new top, over the same stages of the layers below, when a snapshot is made.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -180,6 +181,11 @@ impl Stack {
             self.open.drop_log_indexes();
         }
         &self.open
+    }
+
+    /// Becomes readable when the process that does the volume's I/O has ended, if there is one.
+    pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        self.open.file.lifeline()
     }
 
     /// The top layer's stage of tags, if it has any.

@@ -12,6 +12,7 @@
 mod deadly;
 mod monitor;
 mod qemu_img;
+mod storage;
 mod supervisor;
 mod worker;
 
@@ -74,6 +75,14 @@ pub fn deny_system_calls() -> Result<(), SandboxError> {
 /// On an error the supervisor must touch no key.
 pub(super) fn deny_to_supervisor() -> Result<(), SandboxError> {
     deny(&supervisor::TABLE)
+}
+
+/// Denies the calls that the client of a storage cluster does not need. It can still make threads,
+/// and connect to the cluster.
+///
+/// On an error the process must not connect.
+pub(super) fn deny_to_storage() -> Result<(), SandboxError> {
+    deny(&storage::TABLE)
 }
 
 /// Denies nearly all calls to a process that relays between QEMU, over one open socket, and another
@@ -167,7 +176,7 @@ fn rules_for(arguments: &Arguments) -> Result<Vec<SeccompRule>, BackendError> {
 mod tests {
     use super::*;
 
-    const OURS: [&Table; 3] = [&worker::TABLE, &supervisor::TABLE, &monitor::TABLE];
+    const OURS: [&Table; 4] = [&worker::TABLE, &supervisor::TABLE, &monitor::TABLE, &storage::TABLE];
 
     #[test]
     fn every_filter_compiles() {

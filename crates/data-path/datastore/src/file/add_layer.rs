@@ -16,10 +16,10 @@ use strongroom_types::LayerId;
 use super::create::new_epoch;
 use super::descriptor::{CHAIN_LAYERS_MAX, Descriptor, Integrity, LAYERS_MAX, LayerRecord, SnapshotRecord};
 use super::directory::{VolumeDirectory, layer_of_name, log_name, system};
-use super::disk::LockedLayer;
+use super::disk::OpenLayer;
 use super::error::DatastoreError;
 use super::filesystem::FileSystem;
-use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
+use super::open::{Access, Deks, OpenOptions, Protection, open_apart_on};
 use super::reencrypt::Reencrypting;
 use super::sidecar_pages::{self, Found};
 use super::storage::{BY_PATH, Storage};
@@ -80,7 +80,7 @@ pub(super) fn put_on(
 ) -> Result<Descriptor, DatastoreError> {
     let &AddLayerOptions { protection, lock_wait, least_generation, .. } = options;
     let to_write = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation };
-    let (head, old_top, deks) = open_locked(storage, path, &to_write)?;
+    let (head, old_top, deks) = open_apart_on(storage, path, &to_write)?;
     let (directory, descriptor) = (&head.directory, &head.descriptor);
     let placement = place(descriptor)?;
     refuse_unclosed(path, descriptor)?;
@@ -133,11 +133,7 @@ fn refuse_too_many(path: &Path, layered: &Descriptor) -> Result<(), DatastoreErr
 }
 
 /// Refuses a log that is not empty: the log of a layer below the top is never read.
-pub(super) fn refuse_an_open_log(
-    path: &Path,
-    layer: LayerId,
-    top: &LockedLayer,
-) -> Result<(), DatastoreError> {
+pub(super) fn refuse_an_open_log(path: &Path, layer: LayerId, top: &OpenLayer) -> Result<(), DatastoreError> {
     match top.log.as_ref().map(|file| log::is_closed_empty(&**file, layer)) {
         None | Some(Ok(true)) => Ok(()),
         Some(Ok(false)) => Err(DatastoreError::LogNotEmpty { path: path.to_owned(), layer }),
@@ -150,7 +146,7 @@ pub(super) fn refuse_an_open_log(
 pub(super) fn refuse_unsettled_tags(
     path: &Path,
     layer: LayerId,
-    top: &LockedLayer,
+    top: &OpenLayer,
     deks: &Deks,
 ) -> Result<(), DatastoreError> {
     let (Some(file), Some(facts)) = (&top.tags, top.facts.tags) else { return Ok(()) };
@@ -240,7 +236,7 @@ pub(super) fn with_a_layer(
 }
 
 /// Makes everything written to the current top durable. It is not synced again.
-pub(super) fn make_durable(path: &Path, old_top: &LockedLayer) -> Result<(), DatastoreError> {
+pub(super) fn make_durable(path: &Path, old_top: &OpenLayer) -> Result<(), DatastoreError> {
     let synced = std::iter::once(&old_top.file).chain(&old_top.tags).try_for_each(|file| file.sync());
     synced.map_err(system("sync a layer of", path))?;
     let Some((file, facts)) = old_top.discards.as_ref().zip(old_top.facts.discards) else { return Ok(()) };

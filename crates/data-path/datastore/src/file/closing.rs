@@ -24,7 +24,7 @@ use super::add_layer::{
 };
 use super::descriptor::Descriptor;
 use super::directory::{VolumeDirectory, log_name, system};
-use super::disk::{LayerBlocks, LockedLayer, OpenLayer};
+use super::disk::{LayerBlocks, OpenLayer};
 use super::error::DatastoreError;
 use super::group::{GroupMark, GroupPart, GroupTerms};
 use super::head::VolumeHead;
@@ -111,8 +111,7 @@ impl VolumeHead {
     /// # Errors
     /// If its files cannot be opened.
     pub fn open_prepared(&self, protection: Protection<'_>) -> Result<(OpenLayer, Deks), DatastoreError> {
-        let (top, deks) = self.lock_prepared(protection)?;
-        Ok((top.hand_over(&self.directory.path)?, deks))
+        self.lock_prepared(protection)
     }
 
     /// As [`Self::open_prepared`], for the process itself, on any file system.
@@ -125,7 +124,7 @@ impl VolumeHead {
         Ok((top.into_blocks().map_err(damaged)?.0, deks))
     }
 
-    fn lock_prepared(&self, protection: Protection<'_>) -> Result<(LockedLayer, Deks), DatastoreError> {
+    fn lock_prepared(&self, protection: Protection<'_>) -> Result<(OpenLayer, Deks), DatastoreError> {
         let (directory, descriptor) = (&self.directory, &self.descriptor);
         let path = &directory.path;
         let top = descriptor.layer(descriptor.top).ok_or_else(|| DatastoreError::Damaged {
@@ -200,7 +199,7 @@ impl VolumeHead {
 pub(super) fn settle_if_complete(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
-    layer: &LockedLayer,
+    layer: &OpenLayer,
     deks: &Deks,
     protection: Protection<'_>,
 ) -> Result<bool, DatastoreError> {

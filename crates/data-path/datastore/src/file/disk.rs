@@ -1,12 +1,12 @@
 //! A file volume as a stage of the data path.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, TRANSFER_BYTES_MAX, Thread};
@@ -14,14 +14,12 @@ use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, VolumeSize};
 
 use super::channel::FileChannel;
 use super::descriptor::Provisioning;
-use super::directory::system;
 use super::discards::DiscardsFacts;
 use super::error::DatastoreError;
-use super::host::HostFile;
 use super::lock::{self, Sharing};
 use super::log::destage::Destager;
 use super::log::{End, Log, LogError};
-use super::storage::StoredFile;
+use super::storage::{Adopt, StoredFile};
 use super::syncs::{Syncs, Unsynced};
 use super::tags::TagsFacts;
 use super::turns::SyncOrder;
@@ -30,17 +28,16 @@ use super::turns::SyncOrder;
 /// another layer.
 #[derive(Debug)]
 pub struct OpenLayer {
-    /// The open file. The volume's lock belongs to this open file description, whichever process
-    /// holds it.
-    pub file: OwnedFd,
+    /// The open file. The volume's lock belongs to it, whichever process holds it.
+    pub file: Arc<dyn StoredFile>,
     /// The open file of its first-write log, if it has one.
-    pub log: Option<OwnedFd>,
+    pub log: Option<Arc<dyn StoredFile>>,
     /// The index of that log, if a predecessor made one.
     pub log_index: Option<OwnedFd>,
     /// The open file of its tags, if it has any.
-    pub tags: Option<OwnedFd>,
+    pub tags: Option<Arc<dyn StoredFile>>,
     /// The open record of its discards, if there are layers below.
-    pub discards: Option<OwnedFd>,
+    pub discards: Option<Arc<dyn StoredFile>>,
     /// Its description.
     pub facts: LayerFacts,
     /// The layers below the top, nearest first; they have none of their own here.
@@ -48,55 +45,76 @@ pub struct OpenLayer {
 }
 
 impl OpenLayer {
-    /// All of its open files, in the order in which [`from_files`](Self::from_files) takes them:
-    /// blocks, log, its index, tags, discards; then the same of each layer below.
-    pub fn files(&self) -> Vec<BorrowedFd<'_>> {
-        let log = self.log.iter().chain(&self.log_index);
-        let own = std::iter::once(&self.file).chain(log).chain(&self.tags).chain(&self.discards);
-        let own = own.map(AsFd::as_fd);
-        own.chain(self.lower.iter().flat_map(Self::files)).collect()
+    /// Its own open files: blocks, log, tags, discards.
+    fn stored(&self) -> impl Iterator<Item = &dyn StoredFile> {
+        let others = self.log.iter().chain(&self.tags).chain(&self.discards);
+        std::iter::once(&self.file).chain(others).map(|file| &**file)
+    }
+
+    /// The open files of all its layers.
+    fn all_stored(&self) -> impl Iterator<Item = &dyn StoredFile> {
+        self.stored().chain(self.lower.iter().flat_map(Self::stored))
+    }
+
+    /// Descriptors of all of its open files for another process, in the order in which
+    /// [`from_files`](Self::from_files) takes them: blocks, log, its index, tags, discards; then
+    /// the same of each layer below.
+    ///
+    /// # Errors
+    /// If a file cannot be given to another process.
+    pub fn files(&self) -> Result<Vec<OwnedFd>, Errno> {
+        let shared = |file: &Option<Arc<dyn StoredFile>>| file.as_ref().map(|file| file.share()).transpose();
+        let mut files = vec![self.file.share()?];
+        files.extend(shared(&self.log)?);
+        files.extend(self.log_index.as_ref().map(duplicate).transpose()?);
+        files.extend(shared(&self.tags)?);
+        files.extend(shared(&self.discards)?);
+        for layer in &self.lower {
+            files.extend(layer.files()?);
+        }
+        Ok(files)
     }
 
     /// Builds a layer, and those below it, from facts and files that another process sent; `None`
-    /// if files are missing. The files left in `files` do not belong to it.
+    /// if files are missing. `adopt` makes a file of a descriptor. Those left in `files` do not
+    /// belong to it.
     pub fn from_files(
         facts: LayerFacts,
         lower: &[LayerFacts],
         files: &mut impl Iterator<Item = OwnedFd>,
+        adopt: Adopt,
     ) -> Option<Self> {
-        let mut top = Self::alone(facts, files)?;
+        let mut top = Self::alone(facts, files, adopt)?;
         for facts in lower {
-            top.lower.push(Self::alone(*facts, files)?);
+            top.lower.push(Self::alone(*facts, files, adopt)?);
         }
         Some(top)
     }
 
-    fn alone(facts: LayerFacts, files: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
-        let file = files.next()?;
+    fn alone(facts: LayerFacts, files: &mut impl Iterator<Item = OwnedFd>, adopt: Adopt) -> Option<Self> {
+        let file = adopt(files.next()?);
         let mut wanted = |is_wanted: bool| if is_wanted { files.next().map(Some) } else { Some(None) };
-        let log = wanted(facts.log.is_some())?;
+        let log = wanted(facts.log.is_some())?.map(adopt);
         let log_index = wanted(facts.log.is_some_and(|log| log.indexed))?;
-        let tags = wanted(facts.tags.is_some())?;
-        let discards = wanted(facts.discards.is_some())?;
+        let tags = wanted(facts.tags.is_some())?.map(adopt);
+        let discards = wanted(facts.discards.is_some())?.map(adopt);
         Some(Self { file, log, log_index, tags, discards, facts, lower: Vec::new() })
     }
 
-    /// Duplicates it with all of its [files](Self::files), for another process. The locks go with
-    /// them.
+    /// Another handle of it with all of its open files. The locks belong to both.
     pub fn try_clone(&self) -> Result<Self, Errno> {
         let lower = self.lower.iter().map(Self::try_clone).collect::<Result<_, _>>()?;
         Ok(Self { lower, ..self.try_clone_top()? })
     }
 
-    /// Duplicates it without the layers below it.
+    /// The same without the layers below it.
     pub fn try_clone_top(&self) -> Result<Self, Errno> {
-        let clone = |file: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(file, 0);
         Ok(Self {
-            file: clone(&self.file)?,
-            log: self.log.as_ref().map(clone).transpose()?,
-            log_index: self.log_index.as_ref().map(clone).transpose()?,
-            tags: self.tags.as_ref().map(clone).transpose()?,
-            discards: self.discards.as_ref().map(clone).transpose()?,
+            file: Arc::clone(&self.file),
+            log: self.log.clone(),
+            log_index: self.log_index.as_ref().map(duplicate).transpose()?,
+            tags: self.tags.clone(),
+            discards: self.discards.clone(),
             facts: self.facts,
             lower: Vec::new(),
         })
@@ -128,7 +146,7 @@ impl OpenLayer {
     /// Makes the locks of its files shared ones, so that its owner can open it once more. That of a
     /// layer that was the top until now is exclusive.
     pub fn share_locks(&self) -> Result<(), Errno> {
-        self.files().iter().try_for_each(|file| flock(file, FlockOperation::NonBlockingLockShared))
+        self.all_stored().try_for_each(|file| file.try_lock(FlockOperation::NonBlockingLockShared))
     }
 
     /// Checks that nobody else has any of its files locked, to read or to link to them. Its own
@@ -137,21 +155,59 @@ impl OpenLayer {
     /// # Errors
     /// `WOULDBLOCK` if somebody has.
     pub fn claim(&self) -> Result<(), Errno> {
-        let files = self.files();
         // A lock that cannot become exclusive is lost.
-        let alone = files.iter().try_for_each(|file| flock(file, FlockOperation::NonBlockingLockExclusive));
+        let alone =
+            self.all_stored().try_for_each(|file| file.try_lock(FlockOperation::NonBlockingLockExclusive));
         self.share_locks()?;
         alone
     }
 
     /// Its blocks, and those of each layer below.
-    pub fn into_blocks(self) -> Result<(LayerBlocks, Vec<LayerBlocks>), LogError> {
-        LockedLayer::from(self).into_blocks()
+    pub fn into_blocks(mut self) -> Result<(LayerBlocks, Vec<LayerBlocks>), LogError> {
+        let lower = std::mem::take(&mut self.lower);
+        let lower: Result<_, LogError> = lower.into_iter().map(Self::own_blocks).collect();
+        Ok((self.own_blocks()?, lower?))
     }
 
     /// The facts of the layers below.
     pub fn lower_facts(&self) -> Vec<LayerFacts> {
         self.lower.iter().map(|layer| layer.facts).collect()
+    }
+
+    /// Declares that its tags match its blocks, whatever marks its sidecar has. A block that does
+    /// not match is then an error, and is never accepted unverified.
+    pub(super) fn vouch_for_tags(&mut self) {
+        if let Some(tags) = &mut self.facts.tags {
+            tags.handed_over = true;
+        }
+    }
+
+    /// Makes the exclusive locks of its files shared ones.
+    pub(super) fn share_locks_within(&self, wait: Duration, path: &Path) -> Result<(), DatastoreError> {
+        self.stored().try_for_each(|file| lock::acquire(file, Sharing::Shared, wait, path))
+    }
+
+    /// Declares that nothing was written to it, and that all of its files are durable as they are.
+    pub(super) fn set_new(&mut self) {
+        self.vouch_for_tags();
+        if let (Some(file), Some(log)) = (&self.log, &mut self.facts.log) {
+            log.handed_over = true;
+            self.log_index = Log::index_of_new(&**file);
+            log.indexed = self.log_index.is_some();
+        }
+        if let Some(discards) = &mut self.facts.discards {
+            discards.is_durable = true;
+        }
+    }
+
+    fn own_blocks(self) -> Result<LayerBlocks, LogError> {
+        let Self { file, log, log_index, tags, discards, facts, lower: _ } = self;
+        Ok(LayerBlocks {
+            disk: Arc::new(FileDisk::over(file, log, log_index, facts)?),
+            tags: tags.zip(facts.tags),
+            discards: discards.zip(facts.discards),
+            is_merged_into: facts.is_merged_into,
+        })
     }
 }
 
@@ -223,99 +279,8 @@ pub struct LayerBlocks {
     pub is_merged_into: bool,
 }
 
-/// An open, locked layer on any file system.
-pub(super) struct LockedLayer {
-    pub(super) file: Arc<dyn StoredFile>,
-    pub(super) log: Option<Arc<dyn StoredFile>>,
-    pub(super) log_index: Option<OwnedFd>,
-    pub(super) tags: Option<Arc<dyn StoredFile>>,
-    pub(super) discards: Option<Arc<dyn StoredFile>>,
-    pub(super) facts: LayerFacts,
-    /// The layers below the top, nearest first; they have none of their own here.
-    pub(super) lower: Vec<LockedLayer>,
-}
-
-impl From<OpenLayer> for LockedLayer {
-    fn from(layer: OpenLayer) -> Self {
-        let OpenLayer { file, log, log_index, tags, discards, facts, lower } = layer;
-        let stored = |file: OwnedFd| Arc::new(HostFile(file.into())) as Arc<dyn StoredFile>;
-        Self {
-            file: stored(file),
-            log: log.map(stored),
-            log_index,
-            tags: tags.map(stored),
-            discards: discards.map(stored),
-            facts,
-            lower: lower.into_iter().map(Self::from).collect(),
-        }
-    }
-}
-
-impl LockedLayer {
-    /// Declares that its tags match its blocks, whatever marks its sidecar has. A block that does
-    /// not match is then an error, and is never accepted unverified.
-    pub(super) fn vouch_for_tags(&mut self) {
-        if let Some(tags) = &mut self.facts.tags {
-            tags.handed_over = true;
-        }
-    }
-
-    /// Makes the exclusive locks of its files shared ones.
-    pub(super) fn share_locks(&self, wait: Duration, path: &Path) -> Result<(), DatastoreError> {
-        let others = self.log.iter().chain(&self.tags).chain(&self.discards);
-        let mut files = std::iter::once(&self.file).chain(others);
-        files.try_for_each(|file| lock::acquire(&**file, Sharing::Shared, wait, path))
-    }
-
-    /// Declares that nothing was written to it, and that all of its files are durable as they are.
-    pub(super) fn set_new(&mut self) {
-        self.vouch_for_tags();
-        if let (Some(file), Some(log)) = (&self.log, &mut self.facts.log) {
-            log.handed_over = true;
-            self.log_index = Log::index_of_new(&**file);
-            log.indexed = self.log_index.is_some();
-        }
-        if let Some(discards) = &mut self.facts.discards {
-            discards.is_durable = true;
-        }
-    }
-
-    /// Its blocks, and those of each layer below.
-    pub(super) fn into_blocks(mut self) -> Result<(LayerBlocks, Vec<LayerBlocks>), LogError> {
-        let lower = std::mem::take(&mut self.lower);
-        let lower: Result<_, LogError> = lower.into_iter().map(Self::own_blocks).collect();
-        Ok((self.own_blocks()?, lower?))
-    }
-
-    fn own_blocks(self) -> Result<LayerBlocks, LogError> {
-        let Self { file, log, log_index, tags, discards, facts, lower: _ } = self;
-        Ok(LayerBlocks {
-            disk: Arc::new(FileDisk::over(file, log, log_index, facts)?),
-            tags: tags.zip(facts.tags),
-            discards: discards.zip(facts.discards),
-            is_merged_into: facts.is_merged_into,
-        })
-    }
-
-    /// Converts the layer for another process. Only layers on the host's file systems can be handed
-    /// over.
-    pub(super) fn hand_over(self, path: &Path) -> Result<OpenLayer, DatastoreError> {
-        let handed =
-            |file: &Arc<dyn StoredFile>| duplicate(&**file).map_err(system("hand over a layer of", path));
-        Ok(OpenLayer {
-            file: handed(&self.file)?,
-            log: self.log.as_ref().map(handed).transpose()?,
-            log_index: self.log_index,
-            tags: self.tags.as_ref().map(handed).transpose()?,
-            discards: self.discards.as_ref().map(handed).transpose()?,
-            facts: self.facts,
-            lower: self.lower.into_iter().map(|layer| layer.hand_over(path)).collect::<Result<_, _>>()?,
-        })
-    }
-}
-
-fn duplicate(file: &dyn StoredFile) -> Result<OwnedFd, Errno> {
-    rustix::io::fcntl_dupfd_cloexec(file.as_fd().ok_or(Errno::OPNOTSUPP)?, 0)
+fn duplicate(file: &OwnedFd) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(file, 0)
 }
 
 /// The blocks of an open volume. Clones share it.
@@ -345,7 +310,7 @@ impl FileDisk {
     /// Opens only the blocks of a layer that another process may have opened. The layers below and
     /// its other files are for the stages above ([`OpenLayer::into_blocks`]).
     pub fn new(layer: OpenLayer) -> Result<Self, LogError> {
-        let LockedLayer { file, log, log_index, facts, .. } = layer.into();
+        let OpenLayer { file, log, log_index, facts, .. } = layer;
         Self::over(file, log, log_index, facts)
     }
 

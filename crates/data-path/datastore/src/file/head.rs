@@ -82,7 +82,6 @@ impl VolumeHead {
         let least_generation = self.descriptor.generation;
         let options = OpenOptions { protection, access: self.access, lock_wait, least_generation };
         let (descriptor, layer, deks) = open_layer_of(&self.directory, &options)?;
-        let layer = layer.hand_over(&self.directory.path)?;
         if descriptor.volume != self.descriptor.volume {
             return Err(DatastoreError::Replaced {
                 path: self.directory.path.clone(),

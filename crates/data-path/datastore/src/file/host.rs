@@ -225,6 +225,11 @@ fn forget_reads(file: &OwnedFd) {
     }
 }
 
+/// An open file of the kernel that another process gave.
+pub fn adopt_host_file(file: OwnedFd) -> Arc<dyn StoredFile> {
+    Arc::new(HostFile(file.into()))
+}
+
 /// An open file. Its lock ends with the last use of the open file, the kernel's uses included.
 pub(super) struct HostFile(pub(super) File);
 
@@ -319,6 +324,10 @@ impl StoredFile for HostFile {
 
     fn sync(&self) -> Result<(), Errno> {
         fsync(&self.0)
+    }
+
+    fn share(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.0, 0)
     }
 
     /// ext4's do. Whole syncs cost no more elsewhere as long as the map changes.

@@ -25,7 +25,7 @@ use super::add_layer::{AddLayerOptions, OldTop, Placement, with_a_layer};
 use super::create::{Building, check_place};
 use super::descriptor::{Descriptor, EncryptionRecord, Integrity, KekRecord, LayerRecord};
 use super::directory::{VolumeDirectory, system};
-use super::disk::LockedLayer;
+use super::disk::OpenLayer;
 use super::error::DatastoreError;
 use super::open::{OpenOptions, Protection, lock_snapshot};
 use super::open_files::{context_of, deks_of};
@@ -113,9 +113,9 @@ fn link_layer(
     from: &VolumeDirectory,
     into: &VolumeDirectory,
     layer: &LayerRecord,
-    locked: &LockedLayer,
+    locked: &OpenLayer,
 ) -> Result<(), Errno> {
-    let LockedLayer { file, tags, discards, .. } = locked;
+    let OpenLayer { file, tags, discards, .. } = locked;
     let files: Vec<&Arc<dyn StoredFile>> = std::iter::once(file).chain(tags).chain(discards).collect();
     let mut named = layer_files::names(layer).zip(files);
     named.try_for_each(|(name, file)| into.handle.link(&*from.handle, &name, &**file))

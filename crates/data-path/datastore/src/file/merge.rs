@@ -4,7 +4,7 @@
 //! that is complete, the upper layer stays and answers for all its blocks, so a block that a power
 //! cut tears in the lower layer is never read, and is written again. Blocks that the upper layer
 //! does not have are not touched. They must always match their tags: none is accepted unverified
-//! ([`LockedLayer::vouch_for_tags`]).
+//! ([`OpenLayer::vouch_for_tags`]).
 //!
 //! ```text
 //! the lower layer's files have the upper one's size, durably -> the descriptor marks the merge
@@ -28,11 +28,11 @@ use super::add_layer::{
 };
 use super::descriptor::{Descriptor, LogRecord, Merging};
 use super::directory::log_name;
-use super::disk::{LayerBlocks, LockedLayer, OpenLayer};
+use super::disk::{LayerBlocks, OpenLayer};
 use super::error::DatastoreError;
 use super::head::VolumeHead;
 use super::lock::Sharing;
-use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
+use super::open::{Access, Deks, OpenOptions, Protection, open_apart_on};
 use super::open_files::{Opening, deks_of};
 use super::storage::{BY_PATH, Storage};
 use super::{layer_files, log};
@@ -87,7 +87,7 @@ pub fn open_merge_on(
     options: &OpenOptions<'_>,
 ) -> Result<Option<OpenMerge>, DatastoreError> {
     let options = OpenOptions { access: Access::ReadWrite, ..*options };
-    let (mut head, top, deks) = open_locked(storage, path, &options)?;
+    let (mut head, top, deks) = open_apart_on(storage, path, &options)?;
     let shared = head.directory.shared_layers(&head.descriptor);
     let Some(merging) = head.descriptor.next_merge(&shared) else { return Ok(None) };
     refuse_unclosed(path, &head.descriptor)?;
@@ -187,7 +187,7 @@ impl VolumeHead {
         let into = self.descriptor.merging.ok_or_else(refused)?.into;
         let options = self.to_merge(protection);
         let layer = self.open_layer(&self.opening(&options, Sharing::Shared)?, into)?;
-        Ok((place, layer.hand_over(&self.directory.path)?))
+        Ok((place, layer))
     }
 
     /// Replaces the marked layers by one, once the process that does the I/O has reported that the
@@ -256,7 +256,7 @@ impl VolumeHead {
         })
     }
 
-    fn open_layer(&self, opening: &Opening<'_>, id: LayerId) -> Result<LockedLayer, DatastoreError> {
+    fn open_layer(&self, opening: &Opening<'_>, id: LayerId) -> Result<OpenLayer, DatastoreError> {
         let missing = || DatastoreError::MissingLayer { path: self.directory.path.clone(), layer: id };
         let mut layer = opening.open(self.descriptor.layer(id).ok_or_else(missing)?)?;
         layer.vouch_for_tags();

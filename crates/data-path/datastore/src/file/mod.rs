@@ -101,7 +101,7 @@ pub use maps::{
 pub use merge::{FinishMerge, MergeKeys, MergeLayers, OpenMerge, open_merge, open_merge_on};
 pub use open::{
     Access, Deks, OpenOptions, OpenVolume, Protection, authenticated, authenticated_on, open, open_apart,
-    open_on, open_snapshot, open_snapshot_on,
+    open_apart_on, open_on, open_snapshot, open_snapshot_on,
 };
 pub use places::{TPM_STATE, VM_FILE};
 pub use reencrypt::{

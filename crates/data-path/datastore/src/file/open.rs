@@ -14,7 +14,7 @@ use super::closing::settle_if_complete;
 use super::descriptor::{Descriptor, EncryptionRecord};
 use super::directory::VolumeDirectory;
 use super::discards::DiscardsFacts;
-use super::disk::{FileDisk, LayerBlocks, LockedLayer, OpenLayer};
+use super::disk::{FileDisk, LayerBlocks, OpenLayer};
 use super::error::DatastoreError;
 use super::head::VolumeHead;
 use super::lock::{self, Sharing};
@@ -134,7 +134,7 @@ pub struct OpenVolume {
 pub type Deks = Vec<(KeyEpoch, SecretBytes)>;
 
 impl OpenVolume {
-    fn of(head: VolumeHead, layer: LockedLayer, deks: Deks) -> Result<Self, DatastoreError> {
+    fn of(head: VolumeHead, layer: OpenLayer, deks: Deks) -> Result<Self, DatastoreError> {
         let opened = layer.into_blocks().map_err(log::damaged(head.path(), head.descriptor().top))?;
         let (LayerBlocks { disk, tags, discards, .. }, lower) = opened;
         Ok(Self { head, disk, tags, discards, lower, deks })
@@ -180,7 +180,7 @@ pub fn open_on(
     path: &Path,
     options: &OpenOptions<'_>,
 ) -> Result<OpenVolume, DatastoreError> {
-    let (head, layer, deks) = open_locked(storage, path, options)?;
+    let (head, layer, deks) = open_apart_on(storage, path, options)?;
     OpenVolume::of(head, layer, deks)
 }
 
@@ -216,7 +216,7 @@ pub(super) fn lock_snapshot(
     path: &Path,
     snapshot: SnapshotId,
     options: &OpenOptions<'_>,
-) -> Result<(VolumeHead, LockedLayer, Deks), DatastoreError> {
+) -> Result<(VolumeHead, OpenLayer, Deks), DatastoreError> {
     let options = OpenOptions { access: Access::ReadOnly, ..*options };
     let directory = VolumeDirectory::open(storage, path)?;
     let mut encoded = directory.read_descriptor()?;
@@ -276,15 +276,15 @@ pub fn open_apart(
     path: &Path,
     options: &OpenOptions<'_>,
 ) -> Result<(VolumeHead, OpenLayer, Deks), DatastoreError> {
-    let (head, layer, deks) = open_locked(BY_PATH, path, options)?;
-    Ok((head, layer.hand_over(path)?, deks))
+    open_apart_on(BY_PATH, path, options)
 }
 
-pub(super) fn open_locked(
+/// As [`open_apart`], on any storage.
+pub fn open_apart_on(
     storage: &dyn Storage,
     path: &Path,
     options: &OpenOptions<'_>,
-) -> Result<(VolumeHead, LockedLayer, Deks), DatastoreError> {
+) -> Result<(VolumeHead, OpenLayer, Deks), DatastoreError> {
     let deadline = Instant::now() + options.lock_wait;
     let directory = VolumeDirectory::open(storage, path)?;
     directory.file_system()?;

@@ -17,7 +17,7 @@ use super::descriptor::{
 };
 use super::directory::{VolumeDirectory, discards_name, layer_name, log_name, system, tags_name};
 use super::discards::{self, DiscardsFacts};
-use super::disk::{LayerFacts, LockedLayer, LogFacts};
+use super::disk::{LayerFacts, LogFacts, OpenLayer};
 use super::error::DatastoreError;
 use super::filesystem::{FileSystem, FileSystemKind};
 use super::lock::{self, Sharing};
@@ -32,7 +32,7 @@ use super::tags::{self, TagsFacts};
 pub(super) fn open_layer_of(
     directory: &VolumeDirectory,
     options: &OpenOptions<'_>,
-) -> Result<(Descriptor, LockedLayer, Deks), DatastoreError> {
+) -> Result<(Descriptor, OpenLayer, Deks), DatastoreError> {
     let path = &directory.path;
     let file_system = directory.file_system()?;
     let (encoded, file) = lock_top(directory, file_system.kind, options)?;
@@ -61,7 +61,7 @@ pub(super) fn open_layer_of(
         if layer.closing || takes_merge {
             // Shared from now on: the owner of the volume opens it beside the process that does the
             // I/O, and once it is complete others read its snapshot.
-            lower.share_locks(options.lock_wait, path)?;
+            lower.share_locks_within(options.lock_wait, path)?;
         }
         top.lower.push(lower);
     }
@@ -75,7 +75,7 @@ pub(super) fn open_settled_layers(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
     options: &OpenOptions<'_>,
-) -> Result<(LockedLayer, Deks), DatastoreError> {
+) -> Result<(OpenLayer, Deks), DatastoreError> {
     let path = &directory.path;
     let chain = chain_of(path, descriptor)?;
     if let Some(closing) = chain.iter().find(|layer| layer.closing) {
@@ -151,7 +151,7 @@ pub(super) struct Opening<'a> {
 
 impl Opening<'_> {
     /// Opens and locks all files of a layer.
-    pub(super) fn open(&self, layer: &LayerRecord) -> Result<LockedLayer, DatastoreError> {
+    pub(super) fn open(&self, layer: &LayerRecord) -> Result<OpenLayer, DatastoreError> {
         let (id, path) = (layer.id, self.directory.path.clone());
         let missing = DatastoreError::MissingLayer { path, layer: id };
         let file = self.lock(id, &layer_name(id), missing, "open a layer of")?;
@@ -160,16 +160,12 @@ impl Opening<'_> {
 
     /// Opens and locks the other files of a layer whose own file is locked: a killed predecessor's
     /// last writes to each of them land as late as those to the layer.
-    fn complete(
-        &self,
-        layer: &LayerRecord,
-        file: Arc<dyn StoredFile>,
-    ) -> Result<LockedLayer, DatastoreError> {
+    fn complete(&self, layer: &LayerRecord, file: Arc<dyn StoredFile>) -> Result<OpenLayer, DatastoreError> {
         let Self { directory, file_system, descriptor, options, .. } = self;
         let (path, id) = (&directory.path, layer.id);
         let size_bytes = descriptor.layer_size(layer);
         check_length(path, layer, &*file, size_bytes.block_aligned_bytes())?;
-        let mut locked = LockedLayer {
+        let mut locked = OpenLayer {
             file,
             log: None,
             log_index: None,

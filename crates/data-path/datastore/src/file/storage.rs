@@ -5,7 +5,7 @@
 //! covers it returns. I/O on blocks does not pass through here: it goes through the thread's
 //! queues, to which an open file is a [`DataFile`].
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use strongroom_io::DataFile;
 use super::error::DatastoreError;
 use super::filesystem::FileSystem;
 
+pub use super::host::adopt_host_file;
 pub use super::mounts::{BY_PATH, CLUSTERS, cluster_of, cluster_path, mount, storage_of, unmount};
 pub use super::small_files::{file_system_of, is_gone, read_file, remove_file, replace_file};
 
@@ -45,6 +46,36 @@ pub trait Storage: Send + Sync {
 
     /// Whether the path leads to a directory.
     fn is_directory(&self, path: &Path) -> bool;
+}
+
+impl Storage for &dyn Storage {
+    fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
+        (**self).open_directory(path)
+    }
+
+    fn open_volume(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
+        (**self).open_volume(path)
+    }
+
+    fn make_directory(&self, path: &Path) -> Result<(), Errno> {
+        (**self).make_directory(path)
+    }
+
+    fn remove_directory(&self, path: &Path) -> Result<(), Errno> {
+        (**self).remove_directory(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
+        (**self).rename(from, to)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        (**self).exists(path)
+    }
+
+    fn is_directory(&self, path: &Path) -> bool {
+        (**self).is_directory(path)
+    }
 }
 
 /// What an entry of a directory is.
@@ -114,6 +145,9 @@ pub trait Directory: Lockable + Send + Sync {
     fn sync_file_system(&self) -> Result<(), Errno>;
 }
 
+/// Makes a file of a descriptor that another process [shared](StoredFile::share).
+pub type Adopt = fn(OwnedFd) -> Arc<dyn StoredFile>;
+
 /// An open file.
 pub trait StoredFile: DataFile + Lockable {
     /// Its length in bytes; `NOTSUP` if it is no regular file.
@@ -140,6 +174,17 @@ pub trait StoredFile: DataFile + Lockable {
 
     /// Makes its content and length durable.
     fn sync(&self) -> Result<(), Errno>;
+
+    /// A descriptor with which another process has the same open file, and shares its lock.
+    fn share(&self) -> Result<OwnedFd, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Becomes readable when the process that does this file's I/O has ended; `None` if that is the
+    /// kernel.
+    fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Whether a sync of its data may miss changes of where its blocks lie, which a whole sync
     /// covers.

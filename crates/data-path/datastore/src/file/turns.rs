@@ -17,12 +17,14 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::mem;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use strongroom_io::{
-    DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, InFlight, IoError, Slot, Thread, Waker,
+    DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, InFlight, IoError, Reactor, Slot,
+    Thread, Waker,
 };
 use strongroom_memory::Buffer;
 
@@ -46,9 +48,9 @@ impl SyncOrder {
         }
     }
 
-    /// A thread's queue to the files.
-    pub(super) fn queue(&self, thread: &Thread) -> Result<Box<dyn FileQueue>, IoError> {
-        let below = self.queue_without_syncs(thread)?;
+    /// A thread's queue to the files, one of which is `file`.
+    pub(super) fn queue(&self, file: &dyn DataFile, thread: &Thread) -> Result<Box<dyn FileQueue>, IoError> {
+        let below = self.queue_without_syncs(file, thread)?;
         Ok(match self {
             Self::SideBySide(_) => below,
             Self::InTurn(turns) => {
@@ -58,8 +60,12 @@ impl SyncOrder {
     }
 
     /// A thread's queue for operations that need no turn.
-    pub(super) fn queue_without_syncs(&self, thread: &Thread) -> Result<Box<dyn FileQueue>, IoError> {
-        let below = thread.reactor.file_queue()?;
+    pub(super) fn queue_without_syncs(
+        &self,
+        file: &dyn DataFile,
+        thread: &Thread,
+    ) -> Result<Box<dyn FileQueue>, IoError> {
+        let below = file.queue(&thread.reactor)?;
         Ok(match self {
             Self::SideBySide(maps) if !maps.is_empty() => Box::new(SettlingQueue::over(below, maps.clone())),
             Self::SideBySide(_) | Self::InTurn(_) => below,
@@ -169,6 +175,10 @@ impl DataFile for FileInTurn {
 
     fn as_any(&self) -> &dyn Any {
         self.turns.file.as_any()
+    }
+
+    fn queue(&self, reactor: &Rc<dyn Reactor>) -> Result<Box<dyn FileQueue>, IoError> {
+        self.turns.file.queue(reactor)
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
+use strongroom_datastore::file::storage::adopt_host_file;
 use strongroom_datastore::file::*;
 use strongroom_datastore::file::{discards, tags};
 use strongroom_io::Disk;
@@ -24,10 +25,10 @@ fn a_layer_travels_with_those_below_it() {
     assert!(lower.iter().all(|facts| facts.read_only && facts.log.is_none()));
 
     let inodes = |layer: &OpenLayer| {
-        let files = layer.files().into_iter().map(|file| rustix::fs::fstat(file).unwrap().st_ino);
+        let files = layer.files().unwrap().into_iter().map(|file| rustix::fs::fstat(file).unwrap().st_ino);
         files.collect::<Vec<_>>()
     };
-    let sent = || layer.files().into_iter().map(|file| file.try_clone_to_owned().unwrap());
+    let sent = || layer.files().unwrap().into_iter();
     assert_eq!(
         sent().len(),
         4 + 3 + 2,
@@ -35,11 +36,11 @@ fn a_layer_travels_with_those_below_it() {
     );
     let and_sessions = sent().chain(std::io::pipe().map(|(read, _)| read.into()));
     let mut and_sessions = and_sessions.collect::<Vec<_>>().into_iter();
-    let received = OpenLayer::from_files(facts, &lower, &mut and_sessions).unwrap();
+    let received = OpenLayer::from_files(facts, &lower, &mut and_sessions, adopt_host_file).unwrap();
     assert_eq!(inodes(&received), inodes(&layer));
     assert_eq!((received.lower_facts(), and_sessions.len()), (lower.clone(), 1));
     let too_few = &mut sent().skip(1);
-    assert!(OpenLayer::from_files(facts, &lower, too_few).is_none());
+    assert!(OpenLayer::from_files(facts, &lower, too_few, adopt_host_file).is_none());
     let (top, below) = received.into_blocks().unwrap();
     assert_eq!((below.len(), top.discards.is_some(), below[1].discards.is_some()), (2, true, false));
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
-use strongroom_memory::{SharedWordsError, WordsWriter, make_shared_words};
+use strongroom_memory::{SealedFileError, WordsWriter, make_shared_words};
 use strongroom_types::{BandwidthLimit, IoLimits, IopsLimit};
 
 use super::OPERATION_BYTES;
@@ -100,7 +100,7 @@ const LONGEST_BYTES: u64 = strongroom_io::TRANSFER_BYTES_MAX as u64 + 8192;
 const READS_MAX: usize = 100;
 
 /// The reasons why there is no page.
-pub type LimitPageError = SharedWordsError;
+pub type LimitPageError = SealedFileError;
 
 /// The time, in ns from the same moment for all who share a page.
 #[derive(Clone)]

@@ -1,11 +1,13 @@
 //! The connection to a cluster.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use strongroom_memory::secret::SecretBytes;
 
 use super::library::{ClusterStat, Functions, Handle, functions};
 use super::object::Pool;
@@ -14,11 +16,51 @@ use super::{CephError, c_string, checked};
 /// How to reach a cluster, and as whom.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// The cluster's configuration file.
-    pub conf: PathBuf,
+    /// The cluster's configuration.
+    pub conf: ClusterConf,
     /// The cephx user, such as `client.host1`.
     pub user: String,
 }
+
+/// Where a cluster's configuration and the user's key come from.
+#[derive(Clone, Debug)]
+pub enum ClusterConf {
+    /// A file that names the keyring's file.
+    File(PathBuf),
+    /// The parameters themselves, and the key as a keyring has it. Nothing is read from files, and
+    /// nothing is written to any.
+    Given(Arc<GivenConf>),
+}
+
+/// A cluster's parameters and a user's key.
+#[derive(Debug)]
+pub struct GivenConf {
+    /// The parameters, some of [`PARAMETERS`].
+    pub parameters: BTreeMap<String, String>,
+    /// The key, as text.
+    pub key: SecretBytes,
+}
+
+/// The parameters that may be given: how the monitors are reached. None of them names a file.
+pub const PARAMETERS: [&str; 7] = [
+    "fsid",
+    "mon_host",
+    "auth_cluster_required",
+    "auth_service_required",
+    "auth_client_required",
+    "ms_client_mode",
+    "client_mount_timeout",
+];
+
+/// What keeps librados from files that it would read or write beside a given configuration.
+const WITHOUT_FILES: [(&str, &str); 6] = [
+    ("keyring", ""),
+    ("log_file", ""),
+    ("log_to_stderr", "false"),
+    ("err_to_stderr", "false"),
+    ("admin_socket", ""),
+    ("pid_file", ""),
+];
 
 /// The space of a cluster, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +89,7 @@ unsafe impl Send for Connection {}
 unsafe impl Sync for Connection {}
 
 /// The parameters that our correctness rests on, set after those of the configuration file.
-const SETTINGS: [(&str, &str); 3] = [
+const SETTINGS: [(&str, &str); 4] = [
     // A write that is acknowledged is on the cluster.
     ("rbd_cache", "false"),
     // Who takes an image's lock has our own lock, and has fenced its former holder for ten years.
@@ -56,6 +98,7 @@ const SETTINGS: [(&str, &str); 3] = [
     ("rbd_blocklist_on_break_lock", "false"),
     // Submitting never waits for requests under way; queues have depths of their own.
     ("objecter_inflight_ops", "65536"),
+    ("objecter_inflight_op_bytes", "17179869184"),
 ];
 
 impl Cluster {
@@ -66,35 +109,35 @@ impl Cluster {
     /// user within the cluster's `client_mount_timeout`.
     pub fn connect(options: &ClusterOptions) -> Result<Self, CephError> {
         let functions = functions()?;
-        let conf = options.conf.display().to_string();
-        let invalid = CephError::call("name the cluster");
-        let (cluster, user, path) = match (c_string("ceph"), c_string(&options.user), c_string(&conf)) {
-            (Ok(cluster), Ok(user), Ok(path)) => (cluster, user, path),
-            _ => return Err(invalid(Errno::INVAL)),
-        };
+        let named = |text| c_string(text).map_err(CephError::call("name the cluster"));
+        let (cluster, user) = (named("ceph")?, named(&options.user)?);
         let mut handle = ptr::null_mut();
         // SAFETY: all pointers live through the call, which fills `handle`.
         let created = unsafe { (functions.rados_create2)(&mut handle, cluster.as_ptr(), user.as_ptr(), 0) };
         checked(created).map_err(CephError::call(format!("begin as the Ceph user {}", options.user)))?;
         // From here on the handle is shut down when it is dropped, connected or not.
         let connection = Connection { functions, handle };
-        // SAFETY: as above.
-        let read = unsafe { (functions.rados_conf_read_file)(handle, path.as_ptr()) };
-        checked(read).map_err(CephError::call(format!("read {conf}")))?;
+        let place = match &options.conf {
+            ClusterConf::File(path) => {
+                let place = path.display().to_string();
+                let path = named(&place)?;
+                // SAFETY: as above.
+                let read = unsafe { (functions.rados_conf_read_file)(handle, path.as_ptr()) };
+                checked(read).map_err(CephError::call(format!("read {place}")))?;
+                place
+            }
+            ClusterConf::Given(given) => {
+                connection.set_given(given)?;
+                given.parameters.get("mon_host").cloned().unwrap_or_default()
+            }
+        };
         for (name, value) in SETTINGS {
-            let failed = CephError::call(format!("set {name}"));
-            let (name, value) = match (c_string(name), c_string(value)) {
-                (Ok(name), Ok(value)) => (name, value),
-                _ => return Err(failed(Errno::INVAL)),
-            };
-            // SAFETY: as above.
-            checked(unsafe { (functions.rados_conf_set)(handle, name.as_ptr(), value.as_ptr()) })
-                .map_err(failed)?;
+            connection.set(name, value)?;
         }
         // SAFETY: the handle is valid and not connected yet.
         let connected = unsafe { (functions.rados_connect)(handle) };
         checked(connected)
-            .map_err(CephError::call(format!("connect to the cluster of {conf} as {}", options.user)))?;
+            .map_err(CephError::call(format!("connect to the cluster of {place} as {}", options.user)))?;
         Ok(Self { connection: Arc::new(connection) })
     }
 
@@ -140,6 +183,40 @@ impl Cluster {
         checked(unsafe { (functions.rados_blocklist_add)(*handle, address.as_ptr().cast_mut(), seconds) })?;
         // SAFETY: the handle is valid.
         checked(unsafe { (functions.rados_wait_for_latest_osdmap)(*handle) }).map(drop)
+    }
+}
+
+impl Connection {
+    /// Sets a parameter.
+    fn set(&self, name: &str, value: &str) -> Result<(), CephError> {
+        let failed = || CephError::call(format!("set {name}"));
+        let (named, value) = (c_string(name).map_err(failed())?, c_string(value).map_err(failed())?);
+        // SAFETY: the handle is valid and not connected yet, and both strings live through the
+        // call, which copies them.
+        checked(unsafe { (self.functions.rados_conf_set)(self.handle, named.as_ptr(), value.as_ptr()) })
+            .map_err(failed())?;
+        Ok(())
+    }
+
+    fn set_given(&self, given: &GivenConf) -> Result<(), CephError> {
+        for (name, value) in WITHOUT_FILES {
+            self.set(name, value)?;
+        }
+        for (name, value) in &given.parameters {
+            if !PARAMETERS.contains(&name.as_str()) {
+                return Err(CephError::call(format!("set {name}"))(Errno::PERM));
+            }
+            self.set(name, value)?;
+        }
+        let failed = || CephError::call("set the user's key");
+        // The text with its final zero, in memory that is wiped.
+        let mut key = SecretBytes::zeroed(given.key.len() + 1).map_err(|_| failed()(Errno::NOMEM))?;
+        key.expose_mut()[..given.key.len()].copy_from_slice(given.key.expose());
+        let text = CStr::from_bytes_with_nul(key.expose()).map_err(|_| failed()(Errno::INVAL))?;
+        // SAFETY: as in `set`.
+        checked(unsafe { (self.functions.rados_conf_set)(self.handle, c"key".as_ptr(), text.as_ptr()) })
+            .map_err(failed())?;
+        Ok(())
     }
 }
 

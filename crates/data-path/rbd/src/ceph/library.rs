@@ -136,6 +136,14 @@ fn open(name: &'static str) -> Result<&'static Library, CephError> {
         .map_err(|error| CephError::Library { library: name, reason: error.to_string() })
 }
 
+/// Loads the libraries, for a process that may open no file later.
+///
+/// # Errors
+/// If a library is not installed, or lacks a function.
+pub fn load() -> Result<(), CephError> {
+    functions().map(drop)
+}
+
 /// The functions.
 ///
 /// # Errors

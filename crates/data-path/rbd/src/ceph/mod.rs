@@ -18,8 +18,9 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 pub use change::{Change, Step};
-pub use cluster::{Cluster, ClusterOptions};
+pub use cluster::{Cluster, ClusterConf, ClusterOptions, GivenConf, PARAMETERS};
 pub use image::{Image, ImageAccess, ImageShape, create_image, make_namespace, remove_image};
+pub use library::load;
 pub use object::{LockKind, Pool};
 pub use requests::{Refused, Requests, Submission};
 

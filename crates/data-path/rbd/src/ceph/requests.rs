@@ -129,18 +129,18 @@ impl Requests {
             drop(unsafe { Box::from_raw(reporter) });
             return Err(errno);
         }
-        let buffer = self.under_way.get_mut(slot).and_then(|request| request.buffer.as_mut());
+        let buffer = self.under_way.get_mut(slot).and_then(|request| request.buffer.as_ref());
         let handle = image.handle();
         // SAFETY: the request in the table keeps the image, and the buffer, which nobody touches,
         // until the end is reported.
         let started = unsafe {
             match (start, buffer) {
                 (Start::Read(offset), Some(into)) => {
-                    let (length, bytes) = (into.len(), into.bytes_mut().as_mut_ptr());
+                    let (length, bytes) = (into.len(), into.address().as_ptr());
                     (functions.rbd_aio_read)(handle, offset, length, bytes.cast::<c_char>(), completion)
                 }
                 (Start::Write(offset), Some(from)) => {
-                    let (length, bytes) = (from.len(), from.bytes().as_ptr());
+                    let (length, bytes) = (from.len(), from.address().as_ptr());
                     (functions.rbd_aio_write)(handle, offset, length, bytes.cast::<c_char>(), completion)
                 }
                 (Start::Zeroes(extent, flags), _) => {

@@ -1,15 +1,16 @@
 //! The suite that every disk must pass.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strongroom_datastore::file::*;
-use strongroom_io::Sealed;
 use strongroom_io::conformance::Conformance;
+use strongroom_io::{IdleReactor, Sealed};
 use strongroom_types::{KeyEpoch, VolumeSize};
 
-use crate::support::{Loop, Pools, connect};
+use crate::support::{Pools, connect};
 
 fn passes(pools: Pools) {
     let storage = connect(pools);
@@ -25,7 +26,7 @@ fn passes(pools: Pools) {
             .unwrap()
             .disk
     });
-    if let Err(failure) = suite.epoch(KeyEpoch::CLEAR).event_loops(Loop::new).run() {
+    if let Err(failure) = suite.epoch(KeyEpoch::CLEAR).event_loops(|| IdleReactor::new().map(Rc::new)).run() {
         panic!("{failure}");
     }
 }

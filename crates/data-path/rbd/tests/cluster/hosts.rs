@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Storage, replace_file};
-use strongroom_rbd::{CephError, ClusterOptions, RbdOptions, RbdStorage};
+use strongroom_rbd::{CephError, ClusterConf, ClusterOptions, RbdOptions, RbdStorage};
 use strongroom_test_peers::CephCluster;
 
 const LAYER: &str = "layer-00000000-0000-4000-8000-000000000001";
@@ -25,7 +25,7 @@ const ROUNDS: u8 = 5;
 
 fn options(conf: &Path, user: &str) -> RbdOptions {
     RbdOptions {
-        cluster: ClusterOptions { conf: conf.to_owned(), user: user.to_owned() },
+        cluster: ClusterOptions { conf: ClusterConf::File(conf.to_owned()), user: user.to_owned() },
         pool: "rep2".to_owned(),
         data_pool: None,
         namespace: String::new(),

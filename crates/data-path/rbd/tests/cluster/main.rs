@@ -7,5 +7,6 @@ mod fencing;
 mod hosts;
 mod life;
 mod names;
+mod process;
 mod support;
 mod trouble;

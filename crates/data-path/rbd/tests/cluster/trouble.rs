@@ -3,21 +3,21 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::OFlags;
-use strongroom_datastore::file::storage::Storage;
-use strongroom_io::conformance::EventLoop;
-use strongroom_io::{FileDone, FileIo, FileOperation, FileQueue, FileToken};
+use strongroom_datastore::file::storage::{Storage, StoredFile};
+use strongroom_io::{EventLoop, FileDone, FileIo, FileOperation, FileQueue, FileToken, IdleReactor};
 use strongroom_memory::BufferPool;
 use strongroom_rbd::RbdStorage;
 use strongroom_test_peers::CephCluster;
 use strongroom_types::Extent;
 
-use crate::support::{Loop, Pools, datastore_on};
+use crate::support::{Pools, datastore_on};
 
 const LAYER: &str = "layer-00000000-0000-4000-8000-000000000001";
 const BLOCK: u64 = 4096;
@@ -31,7 +31,7 @@ const SYNC: u64 = u64::MAX;
 
 /// A guest that knows what each block must have.
 struct Guest {
-    event_loop: Loop,
+    event_loop: Rc<IdleReactor>,
     queue: Box<dyn FileQueue>,
     file: FileToken,
     pool: BufferPool,
@@ -47,9 +47,10 @@ impl Guest {
         let directory = storage.open_directory(Path::new("")).unwrap();
         let file = directory.open(LAYER, OFlags::RDWR | OFlags::CREATE).unwrap();
         file.set_length(BLOCKS * APART).unwrap();
-        let event_loop = Loop::new().unwrap();
-        let mut queue = event_loop.reactor().file_queue().unwrap();
-        let file = queue.register(Arc::from(file as Box<dyn strongroom_io::DataFile>)).unwrap();
+        let file: Arc<dyn StoredFile> = file.into();
+        let event_loop = Rc::new(IdleReactor::new().unwrap());
+        let mut queue = file.queue(&event_loop.reactor()).unwrap();
+        let file = queue.register(file as _).unwrap();
         Self {
             event_loop,
             queue,

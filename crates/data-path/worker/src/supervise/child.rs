@@ -14,6 +14,7 @@ use serde_json::Value;
 use strongroom_datastore::file::{Deks, OpenLayer};
 use strongroom_filters::qos::LimitPage;
 use strongroom_memory::secret::SecretBytes;
+use strongroom_remote::adopt;
 use strongroom_statistics::Page;
 use thiserror::Error;
 
@@ -217,7 +218,7 @@ impl WorkerProcess {
             completes_after_ms: 0,
         };
         self.can_merge = layer.lower.iter().any(takes_merge);
-        self.order(&order, &layer.files())?;
+        self.order_with(&order, &layer.files().map_err(BirthError::from)?)?;
         // From here on only the worker holds the locks.
         drop(layer);
         self.expect(Report::Serving, ANSWERS_WITHIN)
@@ -243,9 +244,9 @@ impl WorkerProcess {
         };
         self.can_merge = suspended.layer.lower.iter().any(takes_merge);
         self.took_over_complete = suspended.layer.lower.first().is_some_and(|layer| layer.facts.read_only);
-        let mut files = layers.files();
-        files.extend(suspended.session_files.iter().map(AsFd::as_fd));
-        self.order(&order, &files)?;
+        let files = layers.files().map_err(BirthError::from)?;
+        let files = files.iter().chain(&suspended.session_files);
+        self.order(&order, &files.map(AsFd::as_fd).collect::<Vec<_>>())?;
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
@@ -261,7 +262,7 @@ impl WorkerProcess {
             top.drop_log_indexes();
         }
         let order = Order::PrepareTop { layer: top.facts, keys: keys_of(&deks, kek.seal()) };
-        self.order(&order, &top.files())?;
+        self.order_with(&order, &top.files().map_err(BirthError::from)?)?;
         // From here on only the worker holds the lock.
         drop(top);
         self.send_secrets(deks)?;
@@ -285,7 +286,7 @@ impl WorkerProcess {
                 // What it has reported is about an earlier change.
                 self.condition.completion = None;
                 self.took_over_complete = false;
-                let former = OpenLayer::from_files(former, &[], &mut files.into_iter());
+                let former = OpenLayer::from_files(former, &[], &mut files.into_iter(), adopt);
                 let missing = || BirthError::Unexpected("a former top without all its files".to_owned());
                 former.ok_or_else(|| missing().into())
             }
@@ -339,7 +340,7 @@ impl WorkerProcess {
         match self.await_report(deadline)? {
             (Report::Suspended { layer, lower, sessions, merged_bytes }, files) => {
                 let mut files = files.into_iter();
-                let layer = OpenLayer::from_files(layer, &lower, &mut files).ok_or_else(|| {
+                let layer = OpenLayer::from_files(layer, &lower, &mut files, adopt).ok_or_else(|| {
                     BirthError::Unexpected("a handover without all files of the layers".to_owned())
                 })?;
                 Ok(Handover { layer, sessions, session_files: files.collect(), merged_bytes })
@@ -461,6 +462,10 @@ impl WorkerProcess {
                 Err(error) => return Err(self.explained(error)),
             }
         }
+    }
+
+    fn order_with(&mut self, order: &Order, files: &[OwnedFd]) -> Result<(), ChildError> {
+        self.order(order, &files.iter().map(AsFd::as_fd).collect::<Vec<_>>())
     }
 
     fn order(&mut self, order: &Order, files: &[BorrowedFd<'_>]) -> Result<(), ChildError> {

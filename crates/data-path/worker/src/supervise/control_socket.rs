@@ -1,7 +1,7 @@
 //! The supervisor's side of the control socket: requests from other commands, one per connection.
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{AtFlags, FileType, Mode, fchmod, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use strongroom_datastore::file::{CONTROL_SOCKET, VolumeHead};
+use strongroom_datastore::file::CONTROL_SOCKET;
 
 use crate::control::{Answer, LINE_BYTES_MAX, Request, address_in, read_request, write_answer};
 
@@ -24,7 +24,7 @@ const BACKLOG: i32 = 16;
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: OwnedFd,
-    /// The volume's directory, where its file is.
+    /// The directory where its file is.
     directory: OwnedFd,
     connections: Vec<Connection>,
     /// The client whose answer comes later; one at most.
@@ -41,10 +41,10 @@ struct Connection {
 }
 
 impl ControlSocket {
-    /// Listens in the volume's directory. Only the holder of the volume does so, so a socket that
-    /// is found there belongs to a dead process.
-    pub fn bind(head: &VolumeHead) -> Result<Self, Errno> {
-        let directory = rustix::io::fcntl_dupfd_cloexec(head.as_fd().ok_or(Errno::NOTDIR)?, 0)?;
+    /// Listens in a directory. Only the holder of the volume does so, so a socket that is found
+    /// there belongs to a dead process.
+    pub fn bind(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let directory = rustix::io::fcntl_dupfd_cloexec(directory, 0)?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         match statat(&directory, CONTROL_SOCKET, AtFlags::SYMLINK_NOFOLLOW) {

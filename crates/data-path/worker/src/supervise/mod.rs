@@ -190,14 +190,27 @@ impl Supervisor {
     /// Starts the first worker over the layer, which came with the head. When it returns, clients
     /// are served.
     pub fn start(exposure: Exposure, layer: OpenLayer, deks: Deks) -> Result<Self, SuperviseError> {
+        let control = exposure.head.as_fd().map(|directory| rustix::io::fcntl_dupfd_cloexec(directory, 0));
+        let control = control.unwrap_or(Err(Errno::NOTDIR))?;
+        Self::start_in(exposure, layer, deks, control.as_fd())
+    }
+
+    /// As [`Self::start`], of a volume whose own directory is not the kernel's: its control socket
+    /// is in the directory `control`.
+    pub fn start_in(
+        exposure: Exposure,
+        layer: OpenLayer,
+        deks: Deks,
+        control: BorrowedFd<'_>,
+    ) -> Result<Self, SuperviseError> {
         let control = match exposure.head.access() {
-            Access::ReadWrite => Some(ControlSocket::bind(&exposure.head)),
+            Access::ReadWrite => Some(ControlSocket::bind(control)),
             // Several processes can read a volume, and its datastore may be read-only: so there is
             // no control socket.
             Access::ReadOnly => None,
         };
         let control = control.transpose().map_err(|errno| {
-            SuperviseError::Start(format!("cannot listen in {}: {errno}", exposure.head.path().display()))
+            SuperviseError::Start(format!("cannot listen for {}: {errno}", exposure.head.path().display()))
         })?;
         let page = make_page().map(Arc::new);
         let serve = || {

@@ -15,9 +15,11 @@ mod upgrades;
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 
 use stage::{BEHAVIOUR, LAYERS, waiting};
 use strongroom_datastore::file::OpenLayer;
+use strongroom_datastore::file::storage::adopt_host_file;
 use strongroom_worker::birth::{BirthSocket, Keys, Order, Report};
 use strongroom_worker::condition::Condition;
 
@@ -53,7 +55,7 @@ fn a_worker() {
             Order::Serve { .. } if behaviour == "dies" => std::process::exit(9),
             Order::Serve { layer, lower, .. } => {
                 let mut files = files.into_iter();
-                let layer = OpenLayer::from_files(layer, &lower, &mut files).unwrap();
+                let layer = OpenLayer::from_files(layer, &lower, &mut files, adopt_host_file).unwrap();
                 assert_eq!(files.len(), 0);
                 // A top that was prepared for a worker that died is served by the next one.
                 assert!(
@@ -89,9 +91,9 @@ fn a_worker() {
                 let held: OpenLayer = held.take().unwrap();
                 let (layer, lower) = (held.facts, held.lower_facts());
                 let sessions = Some(serde_json::json!({ "version": 1 }));
-                socket
-                    .send(&Report::Suspended { layer, lower, sessions, merged_bytes: 0 }, &held.files())
-                    .unwrap();
+                let files = held.files().unwrap();
+                let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                socket.send(&Report::Suspended { layer, lower, sessions, merged_bytes: 0 }, &files).unwrap();
                 continue;
             }
             Order::Grow { .. } => {

@@ -15,7 +15,7 @@ use strongroom_io::conformance::{Driver, EventLoop, Setup};
 use strongroom_io::{Disk, IdleReactor, IoError, Plain, Reactor};
 use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_rbd::{ClusterOptions, RbdOptions, RbdReactor, RbdStorage};
+use strongroom_rbd::{ClusterConf, ClusterOptions, RbdOptions, RbdStorage};
 use strongroom_test_peers::CephCluster;
 use strongroom_types::{Extent, VolumeSize};
 
@@ -31,7 +31,7 @@ struct Loop(Rc<IdleReactor>);
 
 impl EventLoop for Loop {
     fn reactor(&self) -> Rc<dyn Reactor> {
-        Rc::new(RbdReactor::new(Rc::clone(&self.0) as _, 64))
+        Rc::clone(&self.0) as _
     }
 
     fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
@@ -42,7 +42,7 @@ impl EventLoop for Loop {
 /// Writes an encrypted volume of ours on the cluster full of `text`, opens it anew, and compares.
 fn fill_encrypted_volume(conf: &Path, data_pool: Option<&str>, text: &str) {
     let storage = RbdStorage::connect(&RbdOptions {
-        cluster: ClusterOptions { conf: conf.to_owned(), user: "client.admin".to_owned() },
+        cluster: ClusterOptions { conf: ClusterConf::File(conf.to_owned()), user: "client.admin".to_owned() },
         pool: "rep2".to_owned(),
         data_pool: data_pool.map(str::to_owned),
         namespace: format!("vms-{}", data_pool.unwrap_or("rep2")),

@@ -99,7 +99,7 @@ struct LogSide {
 
 impl FileChannel {
     pub(super) fn open(shared: Arc<Shared>, thread: &Thread, depth: usize) -> Result<Self, IoError> {
-        let mut queue = shared.sync_order.queue(thread)?;
+        let mut queue = shared.sync_order.queue(&*shared.layer, thread)?;
         let layer = queue.register(Arc::clone(&shared.layer) as _)?;
         let waker = thread.reactor.waker();
         let log = match &shared.log {

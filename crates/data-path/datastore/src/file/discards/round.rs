@@ -2,10 +2,13 @@
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use strongroom_io::{DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Thread};
+use strongroom_io::{
+    DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Reactor, Thread,
+};
 use strongroom_memory::{Buffer, ReservedPool};
 
 use super::{Discards, PURPOSE, no_cipher};
@@ -37,7 +40,7 @@ struct Round {
 
 impl Recorder {
     pub fn open(discards: &Arc<Discards>, thread: &Thread) -> Result<Self, IoError> {
-        let mut queue = discards.sync_order.queue(thread)?;
+        let mut queue = discards.sync_order.queue(&*discards.file, thread)?;
         let file =
             Arc::new(RoundFile { discards: Arc::clone(discards), is_in_round: AtomicBool::new(false) });
         Ok(Self {
@@ -178,6 +181,10 @@ impl DataFile for RoundFile {
 
     fn as_any(&self) -> &dyn Any {
         self.discards.file.as_any()
+    }
+
+    fn queue(&self, reactor: &Rc<dyn Reactor>) -> Result<Box<dyn FileQueue>, IoError> {
+        self.discards.file.queue(reactor)
     }
 }
 

@@ -34,7 +34,7 @@ use self::scan::{Scan, Source};
 pub use self::space::{Space, ViewSpace, space, space_on};
 use super::descriptor::{Descriptor, LayerRecord};
 use super::directory::VolumeDirectory;
-use super::disk::{LayerBlocks, LockedLayer};
+use super::disk::{LayerBlocks, OpenLayer};
 use super::error::DatastoreError;
 use super::filesystem::FileSystem;
 use super::log;
@@ -330,7 +330,7 @@ impl Reading<'_> {
     }
 
     /// Opens a layer's files to read their maps, without locks.
-    fn open(&self, descriptor: &Descriptor, layer: &LayerRecord) -> Result<LockedLayer, DatastoreError> {
+    fn open(&self, descriptor: &Descriptor, layer: &LayerRecord) -> Result<OpenLayer, DatastoreError> {
         let options = OpenOptions {
             // Not looked at: no envelope is opened.
             protection: Protection::Unencrypted,
@@ -349,7 +349,7 @@ impl Reading<'_> {
         Ok(opened)
     }
 
-    fn blocks(&self, layer: LockedLayer) -> Result<(LayerBlocks, Vec<LayerBlocks>), DatastoreError> {
+    fn blocks(&self, layer: OpenLayer) -> Result<(LayerBlocks, Vec<LayerBlocks>), DatastoreError> {
         layer.into_blocks().map_err(log::damaged(&self.directory.path, self.descriptor.top))
     }
 }

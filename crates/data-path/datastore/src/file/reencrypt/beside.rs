@@ -288,7 +288,7 @@ impl VolumeHead {
             Rewriter { directory: &self.directory, descriptor: &self.descriptor, options: &options };
         let mut opened = rewriter.opening(&self.descriptor, &reading, Sharing::Shared)?.open(record)?;
         opened.vouch_for_tags();
-        opened.hand_over(&self.directory.path)
+        Ok(opened)
     }
 
     /// Removes the files of a layer that was replaced, once the process that does the I/O reads it

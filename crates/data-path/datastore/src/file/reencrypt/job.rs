@@ -16,7 +16,7 @@ use crate::file::error::DatastoreError;
 use crate::file::head::VolumeHead;
 use crate::file::lock::{self, Sharing};
 use crate::file::log;
-use crate::file::open::{Access, Deks, open_locked};
+use crate::file::open::{Access, Deks, open_apart_on};
 use crate::file::open_files::{open_envelopes, refuse_the_other_sort};
 use crate::file::storage::{BY_PATH, Storage};
 
@@ -130,7 +130,7 @@ impl<'a> Reencryption<'a> {
             // As for any other use: what its last user has left is settled, and former tags are
             // renewed.
             let (head, top, _) =
-                open_locked(storage, path, &options.to_open(options.from, Access::ReadWrite))?;
+                open_apart_on(storage, path, &options.to_open(options.from, Access::ReadWrite))?;
             drop(top);
             if let Some(next) = head.descriptor.encryption.as_ref().and_then(|found| found.next_kek.as_ref())
             {

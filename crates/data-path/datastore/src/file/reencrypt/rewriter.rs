@@ -13,7 +13,7 @@ use crate::file::add_layer::{make_durable, refuse_unsettled_tags};
 use crate::file::create::new_dek;
 use crate::file::descriptor::{Descriptor, LayerRecord};
 use crate::file::directory::VolumeDirectory;
-use crate::file::disk::{LayerBlocks, LockedLayer};
+use crate::file::disk::{LayerBlocks, OpenLayer};
 use crate::file::error::DatastoreError;
 use crate::file::lock::Sharing;
 use crate::file::open::{Access, Deks, OpenOptions};
@@ -141,6 +141,6 @@ pub(super) fn epoch_in_place_of(
     epoch.ok_or_else(|| no_epoch_left(path))
 }
 
-fn blocks_of(path: &Path, id: LayerId, layer: LockedLayer) -> Result<LayerBlocks, DatastoreError> {
+fn blocks_of(path: &Path, id: LayerId, layer: OpenLayer) -> Result<LayerBlocks, DatastoreError> {
     layer.into_blocks().map(|(blocks, _)| blocks).map_err(log::damaged(path, id))
 }

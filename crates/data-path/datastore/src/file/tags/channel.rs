@@ -86,7 +86,7 @@ pub(super) enum Owner {
 
 impl TagsChannel {
     pub(super) fn open(shared: Arc<Shared>, thread: &Thread, depth: usize) -> Result<Self, IoError> {
-        let mut queue = shared.sync_order.queue(thread)?;
+        let mut queue = shared.sync_order.queue(&*shared.file, thread)?;
         let file = queue.register(Arc::clone(&shared.file) as _)?;
         let waker = thread.reactor.waker();
         let mut channel = Self {

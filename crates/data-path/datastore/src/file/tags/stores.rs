@@ -4,10 +4,13 @@
 use std::any::Any;
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use strongroom_io::{DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Thread};
+use strongroom_io::{
+    DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Reactor, Thread,
+};
 
 use super::disk::Shared;
 use super::pages::PageSlot;
@@ -22,7 +25,7 @@ pub(super) struct Stores {
 
 impl Stores {
     pub fn open(shared: &Arc<Shared>, thread: &Thread) -> Result<Self, IoError> {
-        let mut queue = shared.sync_order.queue_without_syncs(thread)?;
+        let mut queue = shared.sync_order.queue_without_syncs(&*shared.file, thread)?;
         let file = Arc::new(StoresFile { shared: Arc::clone(shared), left: Mutex::default() });
         Ok(Self { token: queue.register(Arc::clone(&file) as _)?, queue, file, under_way: 0 })
     }
@@ -74,6 +77,10 @@ impl DataFile for StoresFile {
 
     fn as_any(&self) -> &dyn Any {
         self.shared.file.as_any()
+    }
+
+    fn queue(&self, reactor: &Rc<dyn Reactor>) -> Result<Box<dyn FileQueue>, IoError> {
+        self.shared.file.queue(reactor)
     }
 }
 

@@ -90,7 +90,7 @@ enum Job {
 impl Destager {
     pub(in crate::file) fn open(shared: Arc<Shared>, thread: &Thread) -> Result<Self, IoError> {
         let Some(log) = shared.log.clone() else { return Err(IoError::Closed) };
-        let mut queue = shared.sync_order.queue(thread)?;
+        let mut queue = shared.sync_order.queue(&*shared.layer, thread)?;
         let layer = queue.register(Arc::clone(&shared.layer) as _)?;
         let file = queue.register(Arc::clone(&log.file) as _)?;
         let waker = thread.reactor.waker();

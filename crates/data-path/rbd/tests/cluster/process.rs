@@ -1,0 +1,273 @@
+//! The storage process: the same suite through it, and kills beneath an oracle.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use strongroom_datastore::file::storage::{Storage, StoredFile};
+use strongroom_datastore::file::*;
+use strongroom_io::conformance::Conformance;
+use strongroom_io::{EventLoop, FileDone, FileIo, FileOperation, FileQueue, FileToken, IdleReactor, Sealed};
+use strongroom_memory::BufferPool;
+use strongroom_memory::secret::SecretBytes;
+use strongroom_rbd::process::{Birth, ProcessError, StorageProcess};
+use strongroom_rbd::{ClusterConf, PARAMETERS, RbdOptions};
+use strongroom_remote::RemoteStorage;
+use strongroom_types::{KeyEpoch, VolumeSize};
+
+use crate::support::{Pools, datastore};
+
+const LAYER: &str = "layer-00000000-0000-4000-8000-000000000001";
+const BLOCKS: u64 = 64;
+const ROUNDS: u64 = 6;
+
+/// What a storage process is told, from the configuration of the tests' cluster, and the key.
+fn birth(options: &RbdOptions) -> (Birth, SecretBytes) {
+    let ClusterConf::File(path) = &options.cluster.conf else { panic!("{options:?}") };
+    let text = std::fs::read_to_string(path).unwrap();
+    let values = text.lines().filter_map(|line| line.split_once(" = "));
+    let known = values.filter(|(name, _)| PARAMETERS.contains(name));
+    let parameters = known.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let keyring = std::fs::read_to_string(path.with_file_name("keyring")).unwrap();
+    let section = keyring.split("[client.admin]").nth(1).unwrap();
+    let key = section.lines().find_map(|line| line.trim().strip_prefix("key = ")).unwrap();
+    let birth = Birth {
+        user: options.cluster.user.clone(),
+        parameters,
+        pool: options.pool.clone(),
+        data_pool: options.data_pool.clone(),
+        namespace: options.namespace.clone(),
+        run_as: None,
+    };
+    (birth, SecretBytes::from_slice_and_wipe(&mut key.trim().as_bytes().to_vec()).unwrap())
+}
+
+fn command() -> Command {
+    let tests = std::env::current_exe().unwrap();
+    let program = tests.parent().unwrap().with_file_name("examples").join("storage_process");
+    let mut command = Command::new(program);
+    command.env_clear();
+    command
+}
+
+/// A storage through processes, each started when the one before has ended.
+#[derive(Clone)]
+struct Through {
+    storage: RemoteStorage,
+    now: Arc<Mutex<Option<StorageProcess>>>,
+}
+
+impl Through {
+    fn new(options: RbdOptions) -> Self {
+        let now = Arc::new(Mutex::new(None));
+        let started = Arc::clone(&now);
+        let storage = RemoteStorage::new(move || {
+            let (birth, key) = birth(&options);
+            let (process, socket) = StorageProcess::start(&mut command(), &birth, &key).unwrap();
+            *started.lock() = Some(process);
+            Ok(socket)
+        });
+        Self { storage, now }
+    }
+
+    fn kill(&self) {
+        self.now.lock().as_mut().unwrap().kill();
+    }
+}
+
+fn passes(pools: Pools) {
+    let through = Through::new(datastore(pools));
+    let count = AtomicU64::new(0);
+    let suite = Conformance::<Sealed>::new(move || {
+        let path = PathBuf::from(format!("vm{}", count.fetch_add(1, Ordering::Relaxed)));
+        let size = VolumeSize::new((5 << 20) + 512).unwrap();
+        let (protection, provisioning) = (Protection::Unencrypted, Provisioning::Thin);
+        let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity: None };
+        create_on(&through.storage, &path, &options).unwrap();
+        let (access, lock_wait, least_generation) = (Access::ReadWrite, Duration::ZERO, 0);
+        open_on(&through.storage, &path, &OpenOptions { protection, access, lock_wait, least_generation })
+            .unwrap()
+            .disk
+    });
+    if let Err(failure) = suite.epoch(KeyEpoch::CLEAR).event_loops(|| IdleReactor::new().map(Rc::new)).run() {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+#[ignore = "long: make test-ceph"]
+fn it_is_a_disk_through_a_process() {
+    passes(Pools::Replicated);
+}
+
+#[test]
+#[ignore = "long: make test-ceph"]
+fn a_process_that_cannot_use_the_cluster_says_why() {
+    let (birth, key) = birth(&datastore(Pools::Replicated));
+    let refused = |birth: &Birth, key: &SecretBytes| {
+        let started = StorageProcess::start(&mut command(), birth, key);
+        let Err(ProcessError::Refused(reason)) = started.map(|_| ()) else { panic!("it was started") };
+        reason
+    };
+    let pool = Birth { pool: "none".to_owned(), ..birth.clone() };
+    assert!(refused(&pool, &key).contains("open the pool none"));
+    let user = Birth { user: "client.nobody".to_owned(), ..birth.clone() };
+    assert!(refused(&user, &key).contains("connect to the cluster of"));
+    let mut parameters = birth.parameters.clone();
+    parameters.insert("log_file".to_owned(), "/tmp/x".to_owned());
+    let file = Birth { parameters, ..birth };
+    assert!(refused(&file, &key).contains("set log_file"));
+}
+
+/// The key is in no argument, environment or file of the process, and nobody can look into it.
+#[test]
+#[ignore = "long: make test-ceph"]
+fn a_storage_process_is_confined() {
+    let options = datastore(Pools::Replicated);
+    let (birth, key) = birth(&options);
+    let (process, socket) = StorageProcess::start(&mut command(), &birth, &key).unwrap();
+    let proc = PathBuf::from(format!("/proc/{}", process.id()));
+    let read = |name: &str| std::fs::read(proc.join(name)).unwrap();
+    let text = String::from_utf8(key.expose().to_vec()).unwrap();
+    for name in ["cmdline", "environ"] {
+        assert!(!String::from_utf8_lossy(&read(name)).contains(&text), "{name}");
+    }
+    let status = String::from_utf8(read("status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_start_matches(':').trim().to_owned()
+    };
+    assert_eq!((field("NoNewPrivs").as_str(), field("Seccomp").as_str()), ("1", "2"));
+    for set in ["CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"] {
+        assert_eq!(field(set), "0000000000000000", "{set}");
+    }
+    let limits = String::from_utf8(read("limits")).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
+    // It has nothing open for writing but sockets, events, and what it was started with.
+    for entry in std::fs::read_dir(proc.join("fd")).unwrap().flatten() {
+        let target = std::fs::read_link(entry.path()).unwrap_or_default();
+        let target = target.to_string_lossy().into_owned();
+        let is_known = ["socket:", "anon_inode:", "pipe:", "/dev/", "/memfd:"]
+            .iter()
+            .any(|kind| target.starts_with(kind));
+        let number: u32 = entry.file_name().to_string_lossy().parse().unwrap();
+        assert!(is_known || number <= 2, "{number}: {target}");
+    }
+    // It ends when nobody uses it.
+    drop(socket);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while std::fs::read_to_string(proc.join("stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
+        assert!(Instant::now() < deadline, "it goes on");
+        std::thread::yield_now();
+    }
+}
+
+/// A thread's queue to a file.
+struct Writer {
+    file: Arc<dyn StoredFile>,
+    queue: Box<dyn FileQueue>,
+    token: FileToken,
+    event_loop: Rc<IdleReactor>,
+    pool: BufferPool,
+}
+
+impl Writer {
+    fn new(through: &Through) -> Self {
+        let directory = through.storage.open_directory(Path::new("")).unwrap();
+        let file: Arc<dyn StoredFile> = directory.open(LAYER, OFlags::RDWR | OFlags::CREATE).unwrap().into();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while let Err(errno) = file.try_lock(FlockOperation::NonBlockingLockExclusive) {
+            assert_eq!(errno, Errno::WOULDBLOCK);
+            assert!(Instant::now() < deadline, "the dead holder's lock is never free");
+        }
+        file.set_length(BLOCKS * 4096).unwrap();
+        let event_loop = Rc::new(IdleReactor::new().unwrap());
+        let mut queue = file.queue(&event_loop.reactor()).unwrap();
+        let token = queue.register(Arc::clone(&file) as _).unwrap();
+        Self { file, queue, token, event_loop, pool: BufferPool::new(4 << 20).unwrap() }
+    }
+
+    fn write(&mut self, block: u64, stamp: u64) {
+        let mut from = self.pool.take(4096).unwrap();
+        from.bytes_mut().chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&stamp.to_le_bytes()));
+        let operation = FileOperation::Write { offset: block * 4096, from, durable: true };
+        self.queue.submit(FileIo { tag: block, file: self.token, operation });
+    }
+
+    /// The stamp of each block; each is whole.
+    fn read(&self) -> Vec<u64> {
+        let mut content = vec![0; (BLOCKS * 4096) as usize];
+        assert_eq!(self.file.read_at(0, &mut content), Ok(content.len()));
+        let block = |block: &[u8]| {
+            let mut words = block.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+            let first = words.next().unwrap();
+            assert!(words.all(|word| word == first), "a torn block");
+            first
+        };
+        content.chunks_exact(4096).map(block).collect()
+    }
+}
+
+/// Each block has the last acknowledged stamp or a later one that was sent; and what was under way
+/// at a killed process never lands once its successor has the lock.
+#[test]
+#[ignore = "long: make test-ceph"]
+fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
+    let through = Through::new(datastore(Pools::Replicated));
+    let (mut acknowledged, mut sent) = (vec![0_u64; BLOCKS as usize], vec![0_u64; BLOCKS as usize]);
+    let mut stamp = 0;
+    for round in 0..ROUNDS {
+        let mut writer = Writer::new(&through);
+        let found = writer.read();
+        for block in 0..BLOCKS as usize {
+            let allowed = acknowledged[block]..=sent[block];
+            assert!(allowed.contains(&found[block]), "round {round}, block {block}: {found:?}");
+        }
+        (acknowledged, sent) = (found.clone(), found);
+        let mut done: Vec<FileDone> = Vec::new();
+        let mut ended = 0;
+        for block in 0..BLOCKS {
+            stamp += 1;
+            sent[block as usize] = stamp;
+            writer.write(block, stamp);
+        }
+        writer.queue.kick();
+        while ended < 200 + 100 * round {
+            writer.queue.poll(&mut done);
+            for FileDone { tag, result, .. } in done.drain(..) {
+                result.unwrap();
+                acknowledged[tag as usize] = sent[tag as usize];
+                stamp += 1;
+                sent[tag as usize] = stamp;
+                writer.write(tag, stamp);
+                ended += 1;
+            }
+            writer.queue.kick();
+            writer.event_loop.sleep(Duration::from_secs(10)).unwrap();
+        }
+        through.kill();
+        // All that was under way ends with an error, or was acknowledged before.
+        let mut left = BLOCKS;
+        while left > 0 {
+            writer.queue.poll(&mut done);
+            for FileDone { tag, result, .. } in done.drain(..) {
+                if result.is_ok() {
+                    acknowledged[tag as usize] = sent[tag as usize];
+                }
+                left -= 1;
+            }
+            writer.event_loop.sleep(Duration::from_secs(10)).unwrap();
+        }
+    }
+    let last = Writer::new(&through);
+    let found = last.read();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(last.read(), found, "a late write has landed");
+}
