@@ -112,8 +112,10 @@ attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of vo
 test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, trouble, fencing, a VM's directory, processes that are killed; some minutes. FENCING_ROUNDS=
 	scripts/install-packages test
 	scripts/ceph-programs >/dev/null
+	cargo build -p strongroom-rbd -p strongroom-worker --examples
 	FENCING_ROUNDS=$(FENCING_ROUNDS) cargo test -p strongroom-rbd --test cluster -- --ignored --test-threads 2
 	cargo test -p strongroom-host --test cluster -- --ignored
+	cargo test -p strongroom-worker --test supervise -- --ignored remote::
 
 test-sealed-osds: ## a real Ceph cluster whose OSDs lie on encrypted devices of this machine; as root, some minutes
 	scripts/install-packages test

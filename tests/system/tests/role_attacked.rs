@@ -57,7 +57,7 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
     needles.add("what the guest keeps", MARKER.as_bytes());
 
     let until = Instant::now() + attacks_for();
-    let mut runs = 0_u64;
+    let (mut runs, mut all, mut all_accepted) = (0_u64, 0, 0);
     while runs == 0 || Instant::now() < until {
         runs += 1;
         // What the role may do, and what would end the attack: the VM goes, or the token.
@@ -82,13 +82,14 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
         let searched = needles.assert_not_under(&scratch.path("."));
         let Answers { count, accepted } = Answers::of(&scratch);
         println!("run {runs}: {count} answers, {accepted} of them 2xx; {searched} files were searched");
-        let said = String::from_utf8_lossy(&ran.stdout);
-        // A machine that is busy has few answers; a caller who has lost its token has none that are
-        // 2xx.
-        let enough = accepted * ACCEPTED_ONE_IN > count;
-        assert!(enough, "{count} answers, {accepted} of them 2xx: {said}");
+        // Of a caller who has lost its token.
+        assert!(accepted > 0, "{count} answers, none 2xx: {}", String::from_utf8_lossy(&ran.stdout));
+        (all, all_accepted) = (all + count, all_accepted + accepted);
         tidy(&serving, &scratch);
     }
+
+    // Where a busy machine has a run end early, it has come no further than what is refused.
+    assert!(all_accepted * ACCEPTED_ONE_IN > all, "{all} answers, {all_accepted} of them 2xx");
 
     // Nothing was opened: whatever a ticket is for that shows a guest's data, it was refused.
     let entries = on_record(&serving);

@@ -59,8 +59,16 @@ impl Holder {
     /// Whether it is known to have ended: it ran on this machine since the last boot, and does not
     /// any more.
     pub(crate) fn has_ended(&self) -> bool {
-        self.local_pid().is_some_and(|pid| started_at(pid) != Some(self.started))
+        self.local_pid().is_some_and(|pid| started_at(pid) != Some(self.started) || is_dead(pid))
     }
+}
+
+/// Whether nothing is left of a process but what its parent may ask of it: a killed one has ended,
+/// whenever its parent asks.
+fn is_dead(pid: u32) -> bool {
+    let is_zombie = stat_of(pid).is_some_and(|fields| fields.starts_with(['Z', 'X']));
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    is_zombie && threads <= 1
 }
 
 fn boot_id() -> String {
@@ -68,10 +76,15 @@ fn boot_id() -> String {
     read.trim().to_owned()
 }
 
-/// When a process was started: field 22 of its `stat`, whose second field may contain anything.
+/// When a process was started.
 fn started_at(pid: u32) -> Option<u64> {
+    stat_of(pid)?.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// The fields of a process's `stat` from the third one on. The second one may contain anything.
+fn stat_of(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    Some(stat.rsplit_once(')')?.1.trim_start().to_owned())
 }
 
 #[cfg(test)]
@@ -91,6 +104,20 @@ mod tests {
     fn a_process_id_that_is_used_again_is_another_process() {
         let own = Holder::own();
         assert!(Holder { started: own.started + 1, ..own.clone() }.has_ended());
+    }
+
+    #[test]
+    fn a_killed_process_has_ended_before_its_parent_has_asked() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        let holder = Holder { pid, started: started_at(pid).unwrap(), ..Holder::own().clone() };
+        assert!(!holder.has_ended());
+        child.kill().unwrap();
+        while !holder.has_ended() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(holder.has_ended());
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod keys;
 mod log;
 mod new_tops;
 mod providers;
+mod remote;
 mod stage;
 mod statistics;
 mod upgrades;
