@@ -24,6 +24,12 @@ impl Holder {
         })
     }
 
+    /// Whether it has a name of its own. Two without one would take each other's locks for their
+    /// own machine's.
+    pub(crate) fn is_known(&self) -> bool {
+        !self.boot.is_empty() && self.started > 0
+    }
+
     /// The boot of its machine, by the kernel's random name.
     pub(crate) fn boot(&self) -> &str {
         &self.boot
@@ -96,7 +102,7 @@ mod tests {
         let own = Holder::own();
         let found = Holder::of_cookie(&own.cookie()).unwrap();
         assert_eq!(&found, own);
-        assert!(own.started > 0 && !found.has_ended());
+        assert!(own.is_known() && !found.has_ended());
         assert_eq!(found.local_pid(), Some(std::process::id()));
     }
 

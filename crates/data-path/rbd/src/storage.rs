@@ -100,6 +100,9 @@ impl RbdStorage {
     /// # Errors
     /// If the cluster cannot be reached, or the user may not write to the pool.
     pub fn connect(options: &RbdOptions) -> Result<Self, CephError> {
+        if !Holder::own().is_known() {
+            return Err(CephError::Nameless);
+        }
         let cluster = Cluster::connect(&options.cluster)?;
         let pool = cluster.pool(&options.pool, &options.namespace)?;
         let made = match options.namespace.as_str() {

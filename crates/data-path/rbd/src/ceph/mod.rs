@@ -44,6 +44,9 @@ pub enum CephError {
         /// The user.
         user: String,
     },
+    /// The process cannot be told from others.
+    #[error("this process cannot read its boot id and its start; mount /proc for it")]
+    Nameless,
     /// A call failed.
     #[error("cannot {action}: {errno}")]
     Call {

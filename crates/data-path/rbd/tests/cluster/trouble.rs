@@ -93,6 +93,10 @@ impl Guest {
 
     fn turn(&mut self) {
         self.write_some();
+        self.take_ends();
+    }
+
+    fn take_ends(&mut self) {
         for FileDone { tag, result, .. } in self.poll() {
             result.unwrap();
             let write = self.under_way.remove(&tag).unwrap();
@@ -111,11 +115,7 @@ impl Guest {
     /// Waits for all that is under way, and returns the number of blocks that were looked at.
     fn look(&mut self, storage: &RbdStorage) -> usize {
         while !self.under_way.is_empty() {
-            for FileDone { tag, result, .. } in self.poll() {
-                result.unwrap();
-                let write = self.under_way.remove(&tag).unwrap();
-                self.acknowledged.insert(tag, write);
-            }
+            self.take_ends();
         }
         let directory = storage.open_directory(Path::new("")).unwrap();
         let file = directory.open(LAYER, OFlags::RDONLY).unwrap();
