@@ -145,8 +145,8 @@ fn a_worker_has_open_what_it_needs_and_nothing_else() {
     }
     assert_eq!(open.remove("lease of its user"), Some(1));
     assert!(open.remove("ring").is_some());
-    // The volume's files are open twice: for I/O, and to be passed to a successor.
-    let expected = [("layer", 2), ("log", 2), ("socket", 3), ("standard stream", 2)];
+    // The volume's files are open once: for I/O, and to be passed to a successor.
+    let expected = [("layer", 1), ("log", 1), ("socket", 3), ("standard stream", 2)];
     assert_eq!(open, expected.map(|(kind, count)| (kind.to_owned(), count)).into());
     // The supervisor keeps no copy of the layer: its lock must end with the worker's last I/O.
     for entry in fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().map(Result::unwrap) {

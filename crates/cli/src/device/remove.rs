@@ -64,7 +64,8 @@ impl RemoveArguments {
             found.descriptor.expect_volume(&device.volume, Some(device.volume_id))?;
         }
         if !self.yes {
-            confirm(output, &format!("device {} and all its data", self.name))?;
+            let name = format!("device {}", self.name);
+            confirm(output, &name, &format!("{name} and all its data"))?;
         }
         if device.volume.symlink_metadata().is_ok() {
             delete(&device.volume, LOCK_WAIT)?;

@@ -60,19 +60,19 @@ impl DeleteArguments {
         if !self.yes {
             let size =
                 described.map(|volume| format!(" ({})", display_bytes(volume.descriptor.size_bytes.bytes())));
-            let what = format!("{}{} and all its data", self.path.display(), size.unwrap_or_default());
-            confirm(output, &what)?;
+            let name = self.path.display().to_string();
+            confirm(output, &name, &format!("{name}{} and all its data", size.unwrap_or_default()))?;
         }
         delete(&self.path, self.lock.lock_wait)?;
         output.answer(&Deleted { path: self.path.clone(), deleted: true })
     }
 }
 
-/// Asks a person at the terminal whether this is to be deleted.
-pub fn confirm(output: &Output, what: &str) -> Result<(), CliError> {
+/// Asks a person at the terminal whether `name` is to be deleted, which the question describes.
+pub fn confirm(output: &Output, name: &str, what: &str) -> Result<(), CliError> {
     let unasked = || {
         CliError::Usage(format!(
-            "nobody is at a terminal to be asked whether {what} is to be deleted; give --yes if it is"
+            "nobody is at a terminal to be asked whether {name} is to be deleted; give --yes if it is"
         ))
     };
     // A program that requests JSON does not answer questions.

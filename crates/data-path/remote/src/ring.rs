@@ -1,8 +1,8 @@
 //! The ring of a lane: entries of the client and completions of the server, in words that both
 //! processes write.
 //!
-//! Each side counts its own entries in private, and believes nothing of the other's counter but that
-//! it is at most [`ENTRIES`] ahead. A word is loaded once, and its value checked by its user.
+//! Each side counts its own entries in private, and believes nothing of the other's counter but
+//! that it is at most [`ENTRIES`] ahead. A word is loaded once, and its value checked by its user.
 //!
 //! A side that is about to sleep says so, and looks again. The other side wakes it only if it said
 //! so, and takes the note away: one write per sleep.
