@@ -1,6 +1,6 @@
-//! `strongroom worker`, `strongroom worker-starter` and `strongroom storage-process`: the process that
-//! serves a volume, the one that starts it for `strongroom volume expose`, and the one that has the
-//! files of volumes on a cluster. They are not for users.
+//! `strongroom worker`, `strongroom worker-starter` and `strongroom storage-process`: the process
+//! that serves a volume, the one that starts it for `strongroom volume expose`, and the one that
+//! has the files of volumes on a cluster. They are not for users.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;

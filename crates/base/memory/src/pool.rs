@@ -87,7 +87,8 @@ impl BufferPool {
         Self::of(1, Pages::Small)
     }
 
-    /// A pool of all the chunks of a file of [`make_shared_chunks`], which another process maps too.
+    /// A pool of all the chunks of a file of [`make_shared_chunks`], which another process maps
+    /// too.
     ///
     /// The content of its buffers can change at any moment, so it is for transfers alone: it is
     /// copied by [`Buffer::copy_from`], or named to the kernel or a library by its address, and is

@@ -8,8 +8,8 @@
 //! requests for directories          ->
 //! ```
 //!
-//! All of it passes over one socket, its standard input. It ends when the supervisor has hung up and
-//! nobody has a file of it open: a worker whose supervisor is gone still writes what it has to.
+//! All of it passes over one socket, its standard input. It ends when the supervisor has hung up
+//! and nobody has a file of it open: a worker whose supervisor is gone still writes what it has to.
 //!
 //! A successor fences the instance of one that was killed before it writes ([`crate`]).
 
@@ -124,8 +124,8 @@ pub struct StorageProcess {
 }
 
 impl StorageProcess {
-    /// Starts a process with this command, which must call [`process_main`] with its standard input,
-    /// and waits until it is connected. Returns it with the socket of its storage.
+    /// Starts a process with this command, which must call [`process_main`] with its standard
+    /// input, and waits until it is connected. Returns it with the socket of its storage.
     ///
     /// # Errors
     /// If it cannot be started, or cannot use the cluster.

@@ -1,9 +1,9 @@
 //! Files of another process.
 //!
 //! A worker may make no sockets and no threads, so it cannot be the client of a storage cluster.
-//! Another process is, the *server* here: it has the cluster's key, and no key of a volume. A client
-//! asks it for directories and files over unix sockets, and does I/O on open files over rings in
-//! shared memory:
+//! Another process is, the *server* here: it has the cluster's key, and no key of a volume. A
+//! client asks it for directories and files over unix sockets, and does I/O on open files over
+//! rings in shared memory:
 //!
 //! ```text
 //!  supervisor                             server
@@ -25,10 +25,10 @@
 //! - The server trusts no entry. It takes each word once, and checks file, range, length and buffer
 //!   against what the client has. A client that breaks the ring's rules loses the lane.
 //! - The client trusts no answer: a completion names an operation that it waits for, once.
-//! - The pool's memory belongs to both processes at all times. So no cipher, tag or check ever works
-//!   on it: what is read is copied out before anybody looks at it, and only what is written to a
-//!   file is copied in ([`copied_bytes`](RemoteFile::copied_bytes) counts both). The server copies
-//!   nothing.
+//! - The pool's memory belongs to both processes at all times. So no cipher, tag or check ever
+//!   works on it: what is read is copied out before anybody looks at it, and only what is written
+//!   to a file is copied in ([`copied_bytes`](RemoteFile::copied_bytes) counts both). The server
+//!   copies nothing.
 //!
 //! When the server ends, a file's [`lifeline`](StoredFile::lifeline) becomes readable.
 //!

@@ -23,8 +23,8 @@ pub enum OnEnd {
     /// They fail.
     Fail,
     /// They stay unanswered, and this process exits with status 1 when a lane with operations under
-    /// way notices it: its successor repeats them. One that has nothing under way watches the files'
-    /// [lifelines](StoredFile::lifeline).
+    /// way notices it: its successor repeats them. One that has nothing under way watches the
+    /// files' [lifelines](StoredFile::lifeline).
     Exit,
 }
 
