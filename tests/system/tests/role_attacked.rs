@@ -51,7 +51,10 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
     // What the test itself has seen.
     fs::remove_file(scratch.path("console-secret1.log")).unwrap();
     serving.runs("vm snapshot create secret1 s1");
-    let disk = serving.vm("secret1")["disks"][0]["volume"].as_str().unwrap().to_owned();
+    let vm = serving.vm("secret1");
+    // It may be given another name.
+    let id = vm["id"].as_str().unwrap().to_owned();
+    let disk = vm["disks"][0]["volume"].as_str().unwrap().to_owned();
     let token = serving.runs(&format!("access token create attacker --role {ROLE} --valid 1d"));
     let mut needles = Needles::default();
     needles.add("what the guest keeps", MARKER.as_bytes());
@@ -66,7 +69,7 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
             .without(&["token_rotate", "token_revoke", "session_end"])
             // All files are searched.
             .with_disks_of_at_most(DISK_BYTES_MAX)
-            .about("vm", &["secret1"])
+            .about("vm", &["secret1", &id])
             .about("volume", &[&disk])
             .about("disk", &["disk0"])
             .about("snapshot", &["s1"])
@@ -85,7 +88,7 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
         // Of a caller who has lost its token.
         assert!(accepted > 0, "{count} answers, none 2xx: {}", String::from_utf8_lossy(&ran.stdout));
         (all, all_accepted) = (all + count, all_accepted + accepted);
-        tidy(&serving, &scratch);
+        tidy(&serving, &scratch, &id);
     }
 
     // Where a busy machine has a run end early, it has come no further than what is refused.
@@ -99,8 +102,8 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
         tickets.filter(|entry| !entry["message"].as_str().unwrap().contains("check")).collect();
     assert!(opened.is_empty(), "{opened:?}");
     // The guest's disk has the content, and is encrypted.
-    serving.runs("vm stop secret1 --force");
-    let vm = serving.vm("secret1");
+    serving.runs(&format!("vm stop {id} --force"));
+    let vm = serving.vm(&id);
     assert_eq!((&vm["encrypted"], &vm["partly_clear"]), (&Value::Bool(true), &Value::Bool(false)), "{vm}");
     serving.end();
 }
@@ -144,14 +147,14 @@ fn on_record(serving: &Serving<'_>) -> Vec<Value> {
 }
 
 /// Removes what a run has made, and has the VM as it was.
-fn tidy(serving: &Serving<'_>, scratch: &Scratch) {
+fn tidy(serving: &Serving<'_>, scratch: &Scratch, id: &str) {
     let vms = serving.json("vm list");
-    for vm in vms["items"].as_array().unwrap().iter().filter(|vm| vm["name"] != "secret1") {
+    for vm in vms["items"].as_array().unwrap().iter().filter(|vm| vm["id"] != id) {
         // One that is still being made is deleted after the next run.
         let _ = serving.answer(&format!("vm delete {} --yes", vm["id"].as_str().unwrap()));
     }
     let _ = fs::remove_dir_all(scratch.path("driven"));
     serving.runs("host maintenance host1 off");
-    let _ = serving.answer("vm template secret1 --undo");
-    let _ = serving.answer("vm start secret1");
+    let _ = serving.answer(&format!("vm template {id} --undo"));
+    let _ = serving.answer(&format!("vm start {id}"));
 }
