@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -46,6 +47,21 @@ struct Head {
     format: u32,
 }
 
+/// A message and its format.
+#[derive(Serialize, Deserialize)]
+struct Envelope<M> {
+    format: u32,
+    message: M,
+}
+
+/// Encodes a message of this format as [`Formats::decode`] reads it.
+///
+/// # Errors
+/// If JSON cannot express it.
+pub fn encode<M: Serialize>(format: u32, message: &M) -> Result<Vec<u8>, FormatError> {
+    Ok(serde_json::to_vec(&Envelope { format, message })?)
+}
+
 impl Formats {
     /// The format of a JSON message, if it is one of these.
     ///
@@ -57,6 +73,17 @@ impl Formats {
             true => Ok(format),
             false => Err(FormatError::Unknown { found: format, known: self }),
         }
+    }
+
+    /// Decodes a message of one of these formats, `{"format": 1, "message": ...}`. Returns it with
+    /// its format.
+    ///
+    /// # Errors
+    /// [`FormatError`].
+    pub fn decode<M: DeserializeOwned>(self, bytes: &[u8]) -> Result<(u32, M), FormatError> {
+        let format = self.of(bytes)?;
+        let Envelope { format: _, message } = serde_json::from_slice(bytes)?;
+        Ok((format, message))
     }
 
     /// Whether the program reads this format.

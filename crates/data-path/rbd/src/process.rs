@@ -22,12 +22,13 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_confine::{SandboxError, confine_storage};
 use strongroom_io::IdleReactor;
 use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes, SecretError};
 use strongroom_remote::Server;
-use strongroom_wire::{FormatError, Formats, PacketError, PacketSocket};
+use strongroom_wire::{FormatError, Formats, PacketError, PacketSocket, encode};
 use thiserror::Error;
 
 use crate::ceph::{self, CephError, ClusterConf, ClusterOptions, GivenConf};
@@ -65,12 +66,6 @@ enum Report {
     Failed { reason: String },
 }
 
-#[derive(Serialize, Deserialize)]
-struct Message<M> {
-    format: u32,
-    message: M,
-}
-
 /// Why there is no storage process.
 #[derive(Debug, Error)]
 pub enum ProcessError {
@@ -104,17 +99,13 @@ pub enum ProcessError {
 }
 
 fn send<M: Serialize>(socket: &PacketSocket, message: &M) -> Result<(), ProcessError> {
-    let message = Message { format: FORMATS.newest, message };
-    let bytes = serde_json::to_vec(&message).map_err(FormatError::from)?;
-    Ok(socket.send(&bytes, &[])?)
+    Ok(socket.send(&encode(FORMATS.newest, message)?, &[])?)
 }
 
-fn receive<M: for<'de> Deserialize<'de>>(socket: &PacketSocket) -> Result<M, ProcessError> {
+fn receive<M: DeserializeOwned>(socket: &PacketSocket) -> Result<M, ProcessError> {
     let mut room = vec![0; MESSAGE_BYTES_MAX];
     let (bytes, _) = socket.receive(&mut room, 0)?;
-    FORMATS.of(bytes)?;
-    let Message { format: _, message } = serde_json::from_slice(bytes).map_err(FormatError::from)?;
-    Ok(message)
+    Ok(FORMATS.decode(bytes)?.1)
 }
 
 /// A storage process, from its supervisor's side.

@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use strongroom_wire::{PacketError, PacketSocket};
+use strongroom_wire::{PacketError, PacketSocket, encode};
 
 use crate::message::{FORMATS, PACKET_BYTES_MAX};
 
@@ -51,30 +51,14 @@ impl From<PacketError> for Failure {
     }
 }
 
-#[derive(Serialize)]
-struct Written<'a, M> {
-    format: u32,
-    message: &'a M,
-}
-
-#[derive(Deserialize)]
-struct Body<M> {
-    message: M,
-}
-
 pub(crate) fn send<M: Serialize>(
     socket: &PacketSocket,
     message: &M,
     data: &[u8],
     files: &[BorrowedFd<'_>],
 ) -> Result<(), Failure> {
-    let mut packet = vec![0; LENGTH_BYTES];
-    let format = FORMATS.newest;
-    serde_json::to_writer(&mut packet, &Written { format, message })
-        .map_err(|_| Failure::Broken(Errno::INVAL))?;
-    let length = (packet.len() - LENGTH_BYTES) as u32;
-    packet[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
-    packet.extend_from_slice(data);
+    let text = encode(FORMATS.newest, message).map_err(|_| Failure::Broken(Errno::INVAL))?;
+    let packet = [&(text.len() as u32).to_le_bytes(), text.as_slice(), data].concat();
     if packet.len() > PACKET_BYTES_MAX {
         return Err(Failure::Broken(Errno::MSGSIZE));
     }
@@ -90,9 +74,8 @@ pub(crate) fn receive<'room, M: DeserializeOwned>(
     let Some((length, rest)) = packet.split_first_chunk::<LENGTH_BYTES>() else { return Err(broken) };
     let length = u32::from_le_bytes(*length) as usize;
     let Some((text, data)) = rest.split_at_checked(length) else { return Err(broken) };
-    let read = FORMATS.of(text).ok().and_then(|_| serde_json::from_slice::<Body<M>>(text).ok());
-    match read {
-        Some(Body { message }) => Ok(Received { message, data, files }),
-        None => Err(broken),
+    match FORMATS.decode(text) {
+        Ok((_, message)) => Ok(Received { message, data, files }),
+        Err(_) => Err(broken),
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use strongroom_datastore::file::storage::Storage;
 use strongroom_datastore::file::*;
 use strongroom_io::conformance::Conformance;
 use strongroom_io::{IdleReactor, Sealed};
@@ -12,8 +13,8 @@ use strongroom_types::{KeyEpoch, VolumeSize};
 
 use crate::support::{Pools, connect};
 
-fn passes(pools: Pools) {
-    let storage = connect(pools);
+/// Runs the suite on volumes of this storage.
+pub fn passes(storage: impl Storage + 'static) {
     let count = AtomicU64::new(0);
     let suite = Conformance::<Sealed>::new(move || {
         let path = PathBuf::from(format!("vm{}", count.fetch_add(1, Ordering::Relaxed)));
@@ -34,11 +35,11 @@ fn passes(pools: Pools) {
 #[test]
 #[ignore = "long: make test-ceph"]
 fn it_is_a_disk_on_a_replicated_pool() {
-    passes(Pools::Replicated);
+    passes(connect(Pools::Replicated));
 }
 
 #[test]
 #[ignore = "long: make test-ceph"]
 fn it_is_a_disk_on_an_erasure_coded_pool() {
-    passes(Pools::ErasureCoded);
+    passes(connect(Pools::ErasureCoded));
 }

@@ -4,23 +4,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Storage, StoredFile};
-use strongroom_datastore::file::*;
-use strongroom_io::conformance::Conformance;
-use strongroom_io::{EventLoop, FileDone, FileIo, FileOperation, FileQueue, FileToken, IdleReactor, Sealed};
+use strongroom_io::{EventLoop, FileDone, FileIo, FileOperation, FileQueue, FileToken, IdleReactor};
 use strongroom_memory::BufferPool;
 use strongroom_memory::secret::SecretBytes;
 use strongroom_rbd::process::{Birth, ProcessError, StorageProcess};
 use strongroom_rbd::{ClusterConf, PARAMETERS, RbdOptions};
 use strongroom_remote::RemoteStorage;
-use strongroom_types::{KeyEpoch, VolumeSize};
 
+use crate::conformance::passes;
 use crate::support::{Pools, datastore};
 
 const LAYER: &str = "layer-00000000-0000-4000-8000-000000000001";
@@ -81,29 +78,10 @@ impl Through {
     }
 }
 
-fn passes(pools: Pools) {
-    let through = Through::new(datastore(pools));
-    let count = AtomicU64::new(0);
-    let suite = Conformance::<Sealed>::new(move || {
-        let path = PathBuf::from(format!("vm{}", count.fetch_add(1, Ordering::Relaxed)));
-        let size = VolumeSize::new((5 << 20) + 512).unwrap();
-        let (protection, provisioning) = (Protection::Unencrypted, Provisioning::Thin);
-        let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity: None };
-        create_on(&through.storage, &path, &options).unwrap();
-        let (access, lock_wait, least_generation) = (Access::ReadWrite, Duration::ZERO, 0);
-        open_on(&through.storage, &path, &OpenOptions { protection, access, lock_wait, least_generation })
-            .unwrap()
-            .disk
-    });
-    if let Err(failure) = suite.epoch(KeyEpoch::CLEAR).event_loops(|| IdleReactor::new().map(Rc::new)).run() {
-        panic!("{failure}");
-    }
-}
-
 #[test]
 #[ignore = "long: make test-ceph"]
 fn it_is_a_disk_through_a_process() {
-    passes(Pools::Replicated);
+    passes(Through::new(datastore(Pools::Replicated)).storage);
 }
 
 #[test]

@@ -9,10 +9,12 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Storage, StoredFile};
 use strongroom_datastore::file::*;
-use strongroom_io::{DataFile, EventLoop, FileDone, FileIo, FileOperation, FileQueue};
+use strongroom_io::{DataFile, EventLoop, FileDone, FileIo, FileOperation, FileQueue, FileToken};
 use strongroom_memory::BufferPool;
 use strongroom_remote::{OnEnd, RemoteFile, RemoteStorage, adopt, adopt_with};
+use strongroom_ring::Ring;
 use strongroom_types::{Extent, SnapshotId, VolumeSize};
+use tempfile::TempDir;
 
 use crate::support::{MIB, client, dial, kek, ring, server, to_open};
 
@@ -194,16 +196,30 @@ fn a_kernels_file_is_adopted_as_one() {
     assert!(DataFile::as_fd(&*adopted).is_some() && adopted.lifeline().is_none());
 }
 
+/// A new file of another process, with a thread's queue to it.
+struct Opened {
+    event_loop: Ring,
+    queue: Box<dyn FileQueue>,
+    token: FileToken,
+    _directory: TempDir,
+}
+
+impl Opened {
+    fn new() -> Self {
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let opened = client(&server()).open_directory(directory.path()).unwrap();
+        let file: Arc<dyn StoredFile> = opened.open("file", OFlags::RDWR | OFlags::CREATE).unwrap().into();
+        let event_loop = ring().unwrap();
+        let mut queue = file.queue(&event_loop.reactor()).unwrap();
+        let token = queue.register(file as _).unwrap();
+        Self { event_loop, queue, token, _directory: directory }
+    }
+}
+
 /// One copy for each transfer on the client's side, and no other.
 #[test]
 fn what_is_transferred_is_copied_once() {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let storage = client(&server());
-    let opened = storage.open_directory(directory.path()).unwrap();
-    let file: Arc<dyn StoredFile> = opened.open("file", OFlags::RDWR | OFlags::CREATE).unwrap().into();
-    let event_loop = ring().unwrap();
-    let mut queue = file.queue(&event_loop.reactor()).unwrap();
-    let token = queue.register(Arc::clone(&file) as _).unwrap();
+    let Opened { event_loop, mut queue, token, .. } = Opened::new();
     let pool = BufferPool::new(4 << 20).unwrap();
     for length in [512, 4096, 1 << 20] {
         let before = RemoteFile::copied_bytes();
@@ -224,13 +240,7 @@ fn what_is_transferred_is_copied_once() {
 /// More than the ring, and more than the pool has room for.
 #[test]
 fn any_number_of_operations_is_taken_and_all_end() {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let storage = client(&server());
-    let opened = storage.open_directory(directory.path()).unwrap();
-    let file: Arc<dyn StoredFile> = opened.open("file", OFlags::RDWR | OFlags::CREATE).unwrap().into();
-    let event_loop = ring().unwrap();
-    let mut queue = file.queue(&event_loop.reactor()).unwrap();
-    let token = queue.register(Arc::clone(&file) as _).unwrap();
+    let Opened { event_loop, mut queue, token, .. } = Opened::new();
     let pool = BufferPool::new(64 << 20).unwrap();
     let count = 1000;
     for tag in 0..count {

@@ -1,13 +1,11 @@
 //! The messages and their encoding.
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use strongroom_datastore::file::LayerFacts;
 use strongroom_types::{KeyEpoch, VolumeSize};
 use strongroom_wire::Formats;
 
-use super::socket::BirthError;
 use crate::condition::{Condition, is_zero};
 use crate::merging::MergeOrder;
 use crate::placement::Placement;
@@ -231,35 +229,18 @@ pub enum Keys {
     Unencrypted,
 }
 
-#[derive(Serialize)]
-struct Written<'a, M> {
-    format: u32,
-    message: &'a M,
-}
-
-#[derive(Deserialize)]
-struct Body<M> {
-    message: M,
-}
-
-/// Encodes a message in a format.
-pub(super) fn encode<M: Serialize>(format: u32, message: &M) -> Result<Vec<u8>, BirthError> {
-    Ok(serde_json::to_vec(&Written { format, message })?)
-}
-
-/// Decodes a message. Returns it with its format.
-pub(super) fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(u32, M), BirthError> {
-    let format = FORMATS.of(bytes)?;
-    let Body { message } = serde_json::from_slice(bytes)?;
-    Ok((format, message))
-}
-
 #[cfg(test)]
 mod tests {
+    use serde::de::DeserializeOwned;
     use strongroom_datastore::file::Provisioning;
-    use strongroom_wire::FormatError;
+    use strongroom_wire::{FormatError, encode};
 
+    use super::super::socket::BirthError;
     use super::*;
+
+    fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(u32, M), BirthError> {
+        Ok(FORMATS.decode(bytes)?)
+    }
 
     /// Every message as a program of format 1 writes it. They must stay readable for as long as
     /// [`FORMATS`] begins with 1.

@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes, SecretError};
 pub use strongroom_wire::FILES_MAX;
-use strongroom_wire::{FormatError, PacketError, PacketSocket};
+use strongroom_wire::{FormatError, PacketError, PacketSocket, encode};
 use thiserror::Error;
 
-use super::message::{FORMATS, decode, encode};
+use super::message::FORMATS;
 
 /// The longest message: it has room for the sessions of a guest with hundreds of memory regions,
 /// and is below a socket's default limit for one packet (`net.core.wmem_default`).
@@ -114,7 +114,7 @@ impl<S: AsFd> BirthSocket<S> {
     pub fn receive<M: DeserializeOwned>(&mut self) -> Result<(M, Vec<OwnedFd>), BirthError> {
         let mut room = vec![0; MESSAGE_BYTES_MAX];
         let (bytes, files) = self.socket.receive(&mut room, FILES_MAX)?;
-        let (format, message) = decode(bytes)?;
+        let (format, message) = FORMATS.decode(bytes)?;
         self.format = format;
         Ok((message, files))
     }

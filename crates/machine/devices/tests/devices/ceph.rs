@@ -11,8 +11,8 @@ use strongroom_datastore::file::{
     Access, CreateOptions, OpenOptions, Protection, Provisioning, create_on, open_on,
 };
 use strongroom_filters::crypt::{CryptDisk, EpochKeys};
-use strongroom_io::conformance::{Driver, EventLoop, Setup};
-use strongroom_io::{Disk, IdleReactor, IoError, Plain, Reactor};
+use strongroom_io::conformance::{Driver, Setup};
+use strongroom_io::{Disk, IdleReactor, Plain};
 use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_rbd::{ClusterConf, ClusterOptions, RbdOptions, RbdStorage};
@@ -25,19 +25,6 @@ const MIB: u64 = 1 << 20;
 const IMAGE_BYTES: u64 = 16 * MIB;
 /// RAID-1, and RAID-6: two of four chunks may be lost.
 const POOLS: [Option<&str>; 2] = [None, Some("ec22")];
-
-/// An event loop of a thread whose files lie on the cluster.
-struct Loop(Rc<IdleReactor>);
-
-impl EventLoop for Loop {
-    fn reactor(&self) -> Rc<dyn Reactor> {
-        Rc::clone(&self.0) as _
-    }
-
-    fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
-        self.0.sleep(at_most)
-    }
-}
 
 /// Writes an encrypted volume of ours on the cluster full of `text`, opens it anew, and compares.
 fn fill_encrypted_volume(conf: &Path, data_pool: Option<&str>, text: &str) {
@@ -62,7 +49,7 @@ fn fill_encrypted_volume(conf: &Path, data_pool: Option<&str>, text: &str) {
         let (epoch, dek) = opened.deks.last().unwrap();
         let keys = EpochKeys::new(*epoch, Arc::new(Xts::new(dek, UnitSize::Bytes4096).unwrap())).unwrap();
         let disk = CryptDisk::new(Arc::clone(&opened.disk) as _, Arc::new(keys));
-        let setup = Setup::on(|| Ok(Loop(Rc::new(IdleReactor::new()?)))).epoch(*epoch);
+        let setup = Setup::on(|| IdleReactor::new().map(Rc::new)).epoch(*epoch);
         let disk: &dyn Disk<Plain> = &disk;
         let mut driver = Driver::<Plain>::open(disk, &setup, 4, 32 << 20, 0).unwrap();
         for offset in (0..IMAGE_BYTES).step_by(part.len()) {
