@@ -9,7 +9,7 @@ use strongroom_files::FileError;
 use strongroom_vm_supervisor::{self as supervisor, Programs, SupervisorError};
 
 use crate::error::CliError;
-use crate::worker::WORKER_COMMAND;
+use crate::worker::{STORAGE_COMMAND, WORKER_COMMAND};
 
 /// The name of the supervisor's command.
 pub const SUPERVISOR_COMMAND: &str = "vm-supervisor";
@@ -33,8 +33,12 @@ impl SupervisorArguments {
             CliError::File(FileError { action: "find", path: "/proc/self/exe".into(), error })
         })?;
         let command = |name: &str| log.iter().cloned().chain([name.into()]).collect();
-        let programs =
-            Programs { this, worker: command(WORKER_COMMAND), launcher: command(LAUNCHER_COMMAND) };
+        let programs = Programs {
+            this,
+            worker: command(WORKER_COMMAND),
+            launcher: command(LAUNCHER_COMMAND),
+            storage: command(STORAGE_COMMAND),
+        };
         match supervisor::main(&programs) {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(error @ SupervisorError::NotBorn) => Err(CliError::Usage(error.to_string())),

@@ -39,6 +39,7 @@ mod system_calls;
 mod uid_lease;
 
 use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use rustix::io::Errno;
@@ -259,6 +260,21 @@ pub fn confine_storage(user: Option<(u32, u32)>) -> Result<Report, SandboxError>
     identity::assert_powerless(user, CapabilitySet::empty())?;
     system_calls::deny_to_storage()?;
     Ok(report)
+}
+
+/// Closes what this process inherited beside its standard streams and `except`. To be called
+/// before it has opened a file: another process may have had descriptors that are not for it.
+pub fn close_inherited(except: Option<BorrowedFd<'_>>) {
+    let except = except.map(|file| file.as_raw_fd());
+    let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = numbers
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2 && Some(*number) != except)
+        .collect();
+    for number in numbers {
+        // The descriptor of the directory itself is already closed.
+        let _ = nix::unistd::close(number);
+    }
 }
 
 fn expect_one_thread() -> Result<(), SandboxError> {

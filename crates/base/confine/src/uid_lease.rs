@@ -91,6 +91,17 @@ impl UidLease {
         Err(LeaseError::Exhausted)
     }
 
+    /// Takes a number from [`RUN_DIRECTORY`] for a child of this process. `None` if this process is
+    /// not root, which alone can assign one, or if there is none.
+    pub fn take_as_root() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        Self::take(RUN_DIRECTORY.as_ref())
+            .inspect_err(|error| tracing::warn!("the process gets no user of its own: {error}"))
+            .ok()
+    }
+
     /// Joins the lease whose descriptor a running process holds: that of a QEMU whose supervisor
     /// has died. It needs the right to duplicate that process's descriptors (`pidfd_getfd(2)`).
     pub fn join(directory: &Path, number: u32, pid: u32) -> Result<Self, LeaseError> {

@@ -6,6 +6,7 @@
 //! Where one of these types exists, no bare integer or string passes between crates.
 #![forbid(unsafe_code)]
 
+mod ceph;
 mod chunk;
 mod count;
 mod extent;
@@ -30,6 +31,9 @@ pub const STORED_COUNT_MAX: u64 = u64::MAX / 2;
 /// for a volume without keys.
 pub const DESCRIPTOR_TAG_BYTES: usize = 32;
 
+pub use ceph::{
+    CEPH_CONF, CEPH_NAME_BYTES_MAX, CephClient, CephMount, CephName, CephNameError, CephPools, CephUser,
+};
 pub use chunk::{ChunkSize, ChunkSizeError};
 pub use count::counted;
 pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};

@@ -43,6 +43,8 @@ use crate::error::CliError;
 use crate::keyserver::ServerSettings;
 use crate::output::Output;
 use crate::vm_supervisor::{LAUNCHER_COMMAND, SUPERVISOR_COMMAND};
+use crate::worker::STORAGE_COMMAND;
+use strongroom_rbd::process::StorageProgram;
 
 /// The interval of checks whether hostd responds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -108,7 +110,8 @@ pub fn host(
     let options = Options {
         home: places.hostd.clone(),
         run: places.run.clone(),
-        supervisor: SupervisorProgram { path, arguments: command(SUPERVISOR_COMMAND) },
+        supervisor: SupervisorProgram { path: path.clone(), arguments: command(SUPERVISOR_COMMAND) },
+        storage: StorageProgram { path, arguments: command(STORAGE_COMMAND) },
         launcher: Launcher::this_program(command(LAUNCHER_COMMAND)),
         notes: Arc::new(NotedInHome(KnownDatastores::of_home(&places.home))),
         port: match (joined, listen_guests) {

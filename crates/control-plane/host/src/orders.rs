@@ -5,12 +5,13 @@
 //! connected hostd, and sends the VM's state to all of them at each change. A supervisor that does
 //! a job reports its progress, and exits.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use strongroom_hypervisor::network::NetworkState;
 use strongroom_statistics::Snapshot;
-use strongroom_types::{ProviderKey, VolumeSize};
+use strongroom_types::{CephMount, DatastoreId, ProviderKey, VolumeSize};
 
 use crate::layout::Layout;
 use crate::nic_layout::NicLayout;
@@ -32,6 +33,9 @@ pub struct Birth {
     pub qemu: PathBuf,
     /// Grants for fetching keys.
     pub grants: Vec<Grant>,
+    /// The datastores on clusters that the task needs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub clusters: BTreeMap<DatastoreId, CephMount>,
     /// The task.
     pub task: Task,
 }
@@ -118,6 +122,32 @@ pub enum Task {
         /// The dump's number.
         number: u32,
     },
+}
+
+impl Task {
+    /// The directories of the VMs that it is about.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Run(task) | Self::StartProcesses(task) => vec![task.spec.directory()],
+            Self::Hand(HandTask::Name(spec)) => vec![spec.directory()],
+            Self::Hand(HandTask::Convert { .. }) => Vec::new(),
+            Self::Create { spec, from } => {
+                let from = from.as_ref().map(|from| from.spec.directory());
+                from.into_iter().chain([spec.directory()]).collect()
+            }
+            Self::Configure(spec)
+            | Self::Rekey(spec)
+            | Self::Reencrypt(spec)
+            | Self::ConsoleLog(spec)
+            | Self::Judge(spec)
+            | Self::Import { spec, .. }
+            | Self::ChangeSnapshots { spec, .. }
+            | Self::ChangeDisk { spec, .. }
+            | Self::Check { spec, .. }
+            | Self::Export { spec, .. }
+            | Self::Dump { spec, .. } => vec![spec.directory()],
+        }
+    }
 }
 
 /// How an image comes.

@@ -32,6 +32,7 @@ use strongroom_io::{Disk, Plain};
 use strongroom_types::VolumeSize;
 
 use crate::SupervisorError;
+use crate::clusters::Clusters;
 use crate::job::{image_problem, said_format};
 use crate::starter::start_this_program;
 
@@ -60,11 +61,11 @@ enum Answer {
     Failed(Problem),
 }
 
-fn start(home: &Path, task: HandTask, file: impl AsFd) -> Result<Wire, Problem> {
+fn start(home: &Path, clusters: &Clusters, task: HandTask, file: impl AsFd) -> Result<Wire, Problem> {
     let nothing = Path::new("").to_owned();
     let task = Task::Hand(task);
-    let birth =
-        Birth { home: home.to_owned(), run: nothing.clone(), qemu: nothing, grants: Vec::new(), task };
+    let (home, run, qemu) = (home.to_owned(), nothing.clone(), nothing);
+    let birth = Birth { home, run, qemu, grants: Vec::new(), clusters: clusters.clone(), task };
     start_this_program(&birth, &[file.as_fd()]).map_err(Problem::system)
 }
 
@@ -80,8 +81,8 @@ impl NameGiver {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start(home: &Path, spec: &VmSpec, lock: &VmLock) -> Result<Self, Problem> {
-        start(home, HandTask::Name(Box::new(spec.clone())), lock).map(Self)
+    pub fn start(home: &Path, clusters: &Clusters, spec: &VmSpec, lock: &VmLock) -> Result<Self, Problem> {
+        start(home, clusters, HandTask::Name(Box::new(spec.clone())), lock).map(Self)
     }
 
     /// Gives the complete directory its name, durably.
@@ -119,7 +120,7 @@ impl Converter {
         if format == ImageFormat::Raw {
             return Ok(None);
         }
-        let wire = start(home, HandTask::Convert { format, size_bytes, way }, image)?;
+        let wire = start(home, &Clusters::new(), HandTask::Convert { format, size_bytes, way }, image)?;
         let (Answered { answer }, files) = wire.receive_within(ANSWERS_WITHIN).map_err(away)?;
         match (answer, files.into_iter().next()) {
             (Answer::Listens, Some(listener)) => Ok(Some(Self { wire, listener })),

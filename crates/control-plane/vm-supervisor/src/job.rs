@@ -38,6 +38,7 @@ use strongroom_worker::{Progress as Transferred, TransferError, assemble_destage
 
 use crate::attestation::{is_tag, tag};
 use crate::check::DiskCheck;
+use crate::clusters::Clusters;
 use crate::dump::GivenDump;
 use crate::export::ExportedDisk;
 use crate::guest_client::{GuestClient, TELLS_EVERY};
@@ -64,6 +65,8 @@ const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 struct Job<'a> {
     home: &'a Path,
     grants: Vec<Grant>,
+    /// The datastores on clusters that it uses.
+    clusters: Clusters,
     /// The files that came with its order.
     files: Vec<OwnedFd>,
     /// The connection for progress reports.
@@ -77,6 +80,7 @@ pub fn run(
     home: &Path,
     run: &Path,
     grants: Vec<Grant>,
+    clusters: Clusters,
     task: Task,
     files: Vec<OwnedFd>,
     wire: &Wire,
@@ -101,7 +105,7 @@ pub fn run(
     if needs_no_hand(&task) {
         confine(home, vec![spec.directory()])?;
     }
-    let job = Job { home, grants, files, wire, lock };
+    let job = Job { home, grants, clusters, files, wire, lock };
     match &task {
         Task::Create { spec, from } => job.create(spec, from.as_deref()),
         Task::Configure(spec) => job.configure(spec),
@@ -156,11 +160,11 @@ impl Job<'_> {
     /// Makes a VM's directory with its volumes; does nothing if it exists. They begin with the
     /// content of another VM, or empty.
     fn create(self, spec: &VmSpec, from: Option<&CloneSource>) -> Result<Vec<VolumeFacts>, Problem> {
-        let Self { home, grants, wire, lock, .. } = self;
+        let Self { home, grants, clusters, wire, lock, .. } = self;
         let Some(staged) = StagedVm::begin(spec)? else {
             return facts(spec);
         };
-        let name_giver = NameGiver::start(home, spec, &lock)?;
+        let name_giver = NameGiver::start(home, &clusters, spec, &lock)?;
         let read = from.map(|from| from.spec.directory());
         confine(home, std::iter::once(staged.path().to_owned()).chain(read).collect())?;
         let mut makers = Makers::new(home, grants, spec)?;

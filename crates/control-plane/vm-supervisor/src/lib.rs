@@ -17,6 +17,7 @@
 
 pub mod attestation;
 mod check;
+mod clusters;
 pub mod console;
 mod console_log;
 mod disks;
@@ -51,16 +52,17 @@ mod walls;
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use strongroom_confine::SandboxError;
+use strongroom_confine::{SandboxError, close_inherited};
 use strongroom_host::orders::{Birth, Report, RunTask, Task};
 use strongroom_host::proof::{PeerSecret, ProofError};
 use strongroom_host::protocol::Problem;
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::wire::{Wire, WireError};
+use strongroom_rbd::process::StorageProgram;
 use thiserror::Error;
 
 use self::door::Door;
@@ -78,6 +80,14 @@ pub struct Programs {
     pub worker: Vec<OsString>,
     /// The arguments that make it the launcher of QEMU.
     pub launcher: Vec<OsString>,
+    /// The arguments that make it a storage process.
+    pub storage: Vec<OsString>,
+}
+
+impl Programs {
+    fn storage(&self) -> StorageProgram {
+        StorageProgram { path: self.this.clone(), arguments: self.storage.clone() }
+    }
 }
 
 /// Why a supervisor ended early.
@@ -116,7 +126,8 @@ pub enum SupervisorError {
 pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     let wire = Wire::adopt(stdin).ok_or(SupervisorError::NotBorn)?;
-    close_inherited(&wire);
+    close_inherited(Some(wire.as_fd()));
+    close_stdin();
     // The supervisor survives hostd, and signals to hostd's process group.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"strongroom-vm");
@@ -125,10 +136,11 @@ pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
         Err(WireError::Gone) => return Ok(()),
         received => received?,
     };
-    let Birth { home, run, qemu, grants, task } = birth;
+    let Birth { home, run, qemu, grants, clusters, task } = birth;
     let told = match task {
         Task::Run(task) => {
-            let starter = Starter::start(&home, &run, &qemu, &task, files.into_iter().next())?;
+            let starter = Starter::start(&home, &run, &qemu, &clusters, &task, files.into_iter().next())?;
+            clusters::mount_by_starter(clusters.keys(), &starter);
             let run = VmRunDirectory::existing(run);
             walls::confine(&home, vec![task.spec.directory(), run.path().to_owned()])?;
             starter.live_and_die_with()?;
@@ -136,16 +148,23 @@ pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
         }
         Task::StartProcesses(task) => {
             let run = VmRunDirectory::existing(run);
-            return starter::serve(task, run, qemu, files.into_iter().next(), &wire, programs);
+            return starter::serve(task, run, qemu, clusters, files.into_iter().next(), &wire, programs);
         }
-        Task::Hand(task) => return hand::serve(task, files, wire),
+        Task::Hand(task) => {
+            clusters::mount_on_demand(&clusters, programs);
+            return hand::serve(task, files, wire);
+        }
         Task::Judge(spec) => {
+            let mounted = clusters::mount_once(&clusters, programs);
             walls::confine(&home, vec![spec.directory()])?;
-            let judged = job::judge(&home, grants, &spec);
+            let judged = mounted.and_then(|_processes| job::judge(&home, grants, &spec));
             let sent = wire.send(&judged.map_or_else(Report::Failed, Report::Judged), &[]);
             return Ok(sent?);
         }
-        job => job::run(&home, &run, grants, job, files, &wire),
+        job => {
+            let mounted = clusters::mount_once(&clusters, programs);
+            mounted.and_then(|_processes| job::run(&home, &run, grants, clusters, job, files, &wire))
+        }
     };
     let report = match &told {
         Ok(volumes) => Report::Done(volumes.clone()),
@@ -195,19 +214,8 @@ fn hear_signals(events: std::sync::mpsc::Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes descriptors that hostd inherited, and replaces the socket on standard input, so that
-/// child processes do not get it.
-fn close_inherited(wire: &Wire) {
-    let ours = wire.as_fd().as_raw_fd();
-    let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let numbers: Vec<i32> = numbers
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|number| *number > 2 && *number != ours)
-        .collect();
-    for number in numbers {
-        // No file is open here yet. The descriptor of the directory itself is already closed.
-        let _ = nix::unistd::close(number);
-    }
+/// Replaces the socket on standard input, so that child processes do not get it.
+fn close_stdin() {
     if let Ok(nothing) = std::fs::File::open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&nothing);
     }

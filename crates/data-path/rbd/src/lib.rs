@@ -22,6 +22,7 @@
 #![deny(unsafe_code)]
 
 mod ceph;
+mod conf;
 mod file;
 mod holder;
 mod instances;
@@ -30,5 +31,6 @@ pub mod process;
 mod queue;
 mod storage;
 
-pub use ceph::{CephError, ClusterConf, ClusterOptions, GivenConf, PARAMETERS};
+pub use ceph::{CephError, ClusterConf, ClusterOptions, GivenConf};
+pub use conf::ConfError;
 pub use storage::{RbdOptions, RbdStorage};

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! supervisor                               storage process
-//! Birth, then the user's key        ->     not dumpable, libraries loaded, confined
+//! Birth                             ->     not dumpable; reads the cluster's configuration and the
+//!                                          user's key; libraries loaded, confined
 //!                                   <-     Ready, or Failed: it is connected, or cannot be
 //! requests for directories          ->
 //! ```
@@ -13,25 +14,27 @@
 //!
 //! A successor fences the instance of one that was killed before it writes ([`crate`]).
 
-use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use strongroom_confine::{SandboxError, confine_storage};
+use strongroom_confine::{Cgroup, SandboxError, UidLease, close_inherited, confine_storage};
 use strongroom_io::IdleReactor;
-use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes, SecretError};
 use strongroom_remote::Server;
+use strongroom_types::{CephMount, CephPools};
 use strongroom_wire::{FormatError, Formats, PacketError, PacketSocket, encode};
 use thiserror::Error;
 
 use crate::ceph::{self, CephError, ClusterConf, ClusterOptions, GivenConf};
+use crate::conf::{self, ConfError};
 use crate::storage::{RbdOptions, RbdStorage};
 
 /// Format 1 is the first.
@@ -40,20 +43,11 @@ const FORMATS: Formats = Formats { oldest: 1, newest: 1 };
 /// The longest message.
 const MESSAGE_BYTES_MAX: usize = 16 << 10;
 
-/// What a storage process is told, beside the key.
+/// What a storage process is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Birth {
-    /// The cephx user, such as `client.host1`.
-    pub user: String,
-    /// How the cluster is reached, some of [`PARAMETERS`](crate::PARAMETERS).
-    pub parameters: BTreeMap<String, String>,
-    /// The pool of names, locks and small files.
-    pub pool: String,
-    /// The pool of the blocks, if another.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data_pool: Option<String>,
-    /// The namespace in the pools.
-    pub namespace: String,
+    /// The datastore, and the files with the cluster's configuration and the user's key.
+    pub mount: CephMount,
     /// The user and group that it gets, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as: Option<(u32, u32)>,
@@ -81,9 +75,9 @@ pub enum ProcessError {
     /// A message cannot be read.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// No memory for the key.
+    /// The cluster's configuration, or the user's key, cannot be used.
     #[error(transparent)]
-    Secret(#[from] SecretError),
+    Conf(#[from] ConfError),
     /// It cannot be confined.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
@@ -102,10 +96,34 @@ fn send<M: Serialize>(socket: &PacketSocket, message: &M) -> Result<(), ProcessE
     Ok(socket.send(&encode(FORMATS.newest, message)?, &[])?)
 }
 
-fn receive<M: DeserializeOwned>(socket: &PacketSocket) -> Result<M, ProcessError> {
+fn receive<M: DeserializeOwned>(socket: &PacketSocket) -> Result<(M, Vec<OwnedFd>), ProcessError> {
     let mut room = vec![0; MESSAGE_BYTES_MAX];
-    let (bytes, _) = socket.receive(&mut room, 0)?;
-    Ok(FORMATS.decode(bytes)?.1)
+    let (bytes, files) = socket.receive(&mut room, 1)?;
+    Ok((FORMATS.decode(bytes)?.1, files))
+}
+
+/// The command that is a storage process.
+#[derive(Clone, Debug)]
+pub struct StorageProgram {
+    /// The path of the program.
+    pub path: PathBuf,
+    /// The arguments that make it a storage process.
+    pub arguments: Vec<OsString>,
+}
+
+impl StorageProgram {
+    /// As [`StorageProcess::start`], without any of this process's environment.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start(
+        &self,
+        mount: &CephMount,
+        cgroup: Option<&Cgroup>,
+    ) -> Result<(StorageProcess, OwnedFd), ProcessError> {
+        let mut command = Command::new(&self.path);
+        StorageProcess::start(command.args(&self.arguments).env_clear(), mount, cgroup)
+    }
 }
 
 /// A storage process, from its supervisor's side.
@@ -116,26 +134,37 @@ pub struct StorageProcess {
 
 impl StorageProcess {
     /// Starts a process with this command, which must call [`process_main`] with its standard
-    /// input, and waits until it is connected. Returns it with the socket of its storage.
+    /// input, and waits until it is connected. Returns it with the socket of its storage. It gets a
+    /// user of its own, if possible, and the limits of this cgroup.
     ///
     /// # Errors
     /// If it cannot be started, or cannot use the cluster.
     pub fn start(
         command: &mut Command,
-        birth: &Birth,
-        key: &SecretBytes,
+        mount: &CephMount,
+        cgroup: Option<&Cgroup>,
     ) -> Result<(Self, OwnedFd), ProcessError> {
         let (socket, theirs) = PacketSocket::pair()?;
         let child = command.stdin(theirs).stdout(Stdio::null()).spawn()?;
         // The command holds the other end.
         command.stdin(Stdio::null());
+        if let Some(Err(error)) = cgroup.map(|cgroup| cgroup.add(Pid::from_child(&child))) {
+            tracing::info!("the storage process is not in its cgroup: {error}");
+        }
         let process = Self { child };
-        send(&socket, birth)?;
-        socket.send(key.expose(), &[])?;
-        match receive(&socket)? {
+        let lease = UidLease::take_as_root();
+        let birth = Birth { mount: mount.clone(), run_as: lease.as_ref().map(UidLease::user) };
+        let lease: Vec<_> = lease.iter().map(AsFd::as_fd).collect();
+        socket.send(&encode(FORMATS.newest, &birth)?, &lease)?;
+        match receive(&socket)?.0 {
             Report::Ready => Ok((process, socket.into_socket())),
             Report::Failed { reason } => Err(ProcessError::Refused(reason)),
         }
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Its process id.
@@ -164,8 +193,10 @@ impl Drop for StorageProcess {
 /// supervisor.
 pub fn process_main(socket: OwnedFd) -> Result<(), ProcessError> {
     let socket = PacketSocket::adopt(socket).ok_or(ProcessError::NotBorn)?;
+    close_inherited(Some(socket.as_fd()));
     match begin(&socket) {
-        Ok(storage) => {
+        // The user id is reserved for this process as long as the lease is open.
+        Ok((storage, _lease)) => {
             send(&socket, &Report::Ready)?;
             let server = Server::new(storage, || IdleReactor::new().map(Rc::new));
             server.serve(socket.into_socket())?;
@@ -180,19 +211,18 @@ pub fn process_main(socket: OwnedFd) -> Result<(), ProcessError> {
     }
 }
 
-fn begin(socket: &PacketSocket) -> Result<RbdStorage, ProcessError> {
+fn begin(socket: &PacketSocket) -> Result<(RbdStorage, Vec<OwnedFd>), ProcessError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let Birth { user, parameters, pool, data_pool, namespace, run_as } = receive(socket)?;
-    let mut packet = SecretBytes::zeroed(SECRET_MAX_BYTES)?;
-    let bytes = socket.receive_into(packet.expose_mut())?;
-    let mut key = SecretBytes::zeroed(bytes)?;
-    key.expose_mut().copy_from_slice(&packet.expose()[..bytes]);
-    drop(packet);
+    let (Birth { mount: CephMount { pools, client }, run_as }, lease) = receive(socket)?;
+    let (parameters, key) = conf::read(&client)?;
     ceph::load()?;
     confine_storage(run_as)?;
     let conf = ClusterConf::Given(Arc::new(GivenConf { parameters, key }));
-    let cluster = ClusterOptions { conf, user };
-    Ok(RbdStorage::connect(&RbdOptions { cluster, pool, data_pool, namespace })?)
+    let cluster = ClusterOptions { conf, user: client.user.into() };
+    let CephPools { pool, data_pool, namespace } = pools;
+    let (pool, data_pool, namespace) = (pool.into(), data_pool.map(Into::into), namespace.into());
+    let storage = RbdStorage::connect(&RbdOptions { cluster, pool, data_pool, namespace })?;
+    Ok((storage, lease))
 }
 
 #[cfg(test)]
@@ -207,15 +237,16 @@ mod tests {
         let theirs = PacketSocket::adopt(theirs).unwrap();
         let told = |text: &str| ours.send(text.as_bytes(), &[]).unwrap();
         told(
-            r#"{"format":1,"message":{"user":"client.a","parameters":{"mon_host":"v2:127.0.0.1:3300"},"pool":"rep2","data_pool":"ec21","namespace":"n","run_as":[1,2]}}"#,
+            r#"{"format":1,"message":{"mount":{"pools":{"pool":"rep2","data_pool":"ec21","namespace":"n"},"client":{"user":"client.a","conf":"/c","keyring":"/k"}},"run_as":[1,2]}}"#,
         );
-        let birth: Birth = receive(&theirs).unwrap();
-        assert_eq!((birth.user.as_str(), birth.run_as), ("client.a", Some((1, 2))));
-        assert_eq!(birth.parameters["mon_host"], "v2:127.0.0.1:3300");
+        let (birth, _): (Birth, _) = receive(&theirs).unwrap();
+        let CephMount { pools, client } = birth.mount;
+        assert_eq!((client.user.as_str(), birth.run_as), ("client.a", Some((1, 2))));
+        assert_eq!((pools.pool.as_str(), client.keyring), ("rep2", "/k".into()));
         told(r#"{"format":1,"message":"ready"}"#);
-        assert_eq!(receive::<Report>(&theirs).unwrap(), Report::Ready);
+        assert_eq!(receive::<Report>(&theirs).unwrap().0, Report::Ready);
         told(r#"{"format":1,"message":{"failed":{"reason":"no"}}}"#);
-        assert_eq!(receive::<Report>(&theirs).unwrap(), Report::Failed { reason: "no".to_owned() });
+        assert_eq!(receive::<Report>(&theirs).unwrap().0, Report::Failed { reason: "no".to_owned() });
         told(r#"{"format":2,"message":"ready"}"#);
         assert!(matches!(receive::<Report>(&theirs), Err(ProcessError::Format(FormatError::Unknown { .. }))));
     }

@@ -33,7 +33,7 @@ use crate::placement::SYSFS;
 use crate::process::{ProcessError, prepare_for_keys};
 use crate::service::{Service, ServiceError, Serving};
 use crate::stack::{NewTop, Stack, memory_disk};
-use strongroom_confine::{Confinement, SandboxError, confine};
+use strongroom_confine::{Confinement, SandboxError, close_inherited, confine};
 
 /// The reasons why a worker ends early.
 #[derive(Debug, Error)]
@@ -66,7 +66,7 @@ pub enum WorkerError {
 /// supervisor.
 pub fn process_main() -> Result<(), WorkerError> {
     let mut socket = BirthSocket::adopt(io::stdin())?;
-    close_inherited();
+    close_inherited(None);
     // A name for lists of processes: the program may have been started through a descriptor.
     let _ = rustix::thread::set_name(c"strongroom");
     let served = prepare_for_keys().map_err(WorkerError::from).and_then(|()| live(&mut socket));
@@ -75,20 +75,6 @@ pub fn process_main() -> Result<(), WorkerError> {
         let _ = socket.send(&Report::Failed { reason: error.to_string() }, &[]);
     }
     served
-}
-
-/// Closes inherited descriptors that the supervisor was itself started with and that are not for
-/// us, such as that of a passphrase.
-fn close_inherited() {
-    let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let numbers: Vec<i32> = numbers
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|number| *number > 2)
-        .collect();
-    for number in numbers {
-        // This process has not opened any file yet. The directory that was read is already closed.
-        let _ = nix::unistd::close(number);
-    }
 }
 
 fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {

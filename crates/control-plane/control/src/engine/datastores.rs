@@ -146,7 +146,7 @@ impl Control {
         for Mount { path, host } in mounts {
             let Some(seat) = self.seat(host) else { continue };
             if let Err(error) =
-                seat.host.look_through(&DatastoreRequest { path: path.into(), expected: None })
+                seat.host.look_through(&DatastoreRequest { path: path.into(), expected: None, ceph: None })
             {
                 tracing::debug!(host = %seat.name, %error, "it still lists a VM that is deleted");
             }
@@ -162,7 +162,7 @@ impl Control {
         path: &str,
         expected: Option<DatastoreId>,
     ) -> Result<DatastoreId, Problem> {
-        let request = DatastoreRequest { path: path.into(), expected };
+        let request = DatastoreRequest { path: path.into(), expected, ceph: None };
         let told = seat.host.add_datastore(&request).map_err(|error| {
             let problem = problems::host(seat.name.as_str(), &error);
             Problem { message: format!("datastore {name}: {}", problem.message), ..problem }

@@ -357,7 +357,7 @@ impl Control {
         for (seat, mount) in self.hosts_of(datastore)?.into_iter().zip(datastore.mounts()) {
             let failed = |error| problems::host(seat.name.as_str(), &error);
             // Other programs may have added or removed VMs.
-            let request = DatastoreRequest { path: mount.path.clone().into(), expected: None };
+            let request = DatastoreRequest { path: mount.path.clone().into(), expected: None, ceph: None };
             seat.host.look_through(&request).map_err(failed)?;
             let all = seat.host.vms().map_err(failed)?;
             let below = std::path::Path::new(&mount.path);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::DatastoreId;
+use strongroom_types::{CephMount, DatastoreId};
 use strongroom_vm::Capabilities;
 use strongroom_wire::Formats;
 
@@ -151,6 +151,11 @@ pub struct DatastoreRequest {
     /// The id that it must have already. The directory is then neither marked nor created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<DatastoreId>,
+    /// For a datastore on a Ceph cluster: where it lies there. Its path is then
+    /// [`CLUSTERS`](strongroom_datastore::file::storage::CLUSTERS) in the request, and that of its id in the
+    /// answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceph: Option<CephMount>,
 }
 
 /// Whether secrets in the host's memory stay off its disks.

@@ -187,7 +187,7 @@ mod tests {
     fn a_datastore_that_is_another_one_is_missing() {
         let scratch = tempfile::tempdir().unwrap();
         let id = strongroom_datastore::file::identify(scratch.path()).unwrap();
-        let config = DatastoreConfig { path: scratch.path().to_owned(), id };
+        let config = DatastoreConfig { path: scratch.path().to_owned(), id, ceph: None };
         let found = datastore(&config);
         assert_ne!(found.state, DatastoreState::Missing);
         assert!(found.total_bytes >= found.free_bytes && found.total_bytes > 0);
@@ -220,7 +220,7 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         may_be_used(&path, None).unwrap();
         let id = strongroom_datastore::file::identify(&path).unwrap();
-        let known = DatastoreConfig { path: path.clone(), id };
+        let known = DatastoreConfig { path: path.clone(), id, ceph: None };
         may_be_used(&path, Some(&known)).unwrap();
         // The directory below the mount point while the disk is not mounted.
         std::fs::remove_dir_all(&path).unwrap();

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::DatastoreId;
+use strongroom_types::{CephMount, DatastoreId};
 
 use crate::checks::crypto_safe::CryptoSafeRule;
 
@@ -50,6 +50,9 @@ pub struct DatastoreConfig {
     pub path: PathBuf,
     /// The mark in it when it was added. Another file system may be mounted there later.
     pub id: DatastoreId,
+    /// Where it lies, if on a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceph: Option<CephMount>,
 }
 
 /// The default is left out, so that the previous version, which does not know the field, can read
@@ -149,7 +152,11 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let mut config = HostConfig::of_home(home.path()).unwrap();
         assert_eq!(config.boot_directories, [home.path().join("boot")]);
-        config.datastores.push(DatastoreConfig { path: "/srv/ds".into(), id: DatastoreId::random() });
+        config.datastores.push(DatastoreConfig {
+            path: "/srv/ds".into(),
+            id: DatastoreId::random(),
+            ceph: None,
+        });
         config.write(home.path()).unwrap();
         assert_eq!(HostConfig::of_home(home.path()).unwrap(), config);
         let text = std::fs::read_to_string(file_of(home.path())).unwrap();

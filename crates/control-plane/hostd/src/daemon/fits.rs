@@ -157,7 +157,7 @@ mod tests {
     fn a_datastore_that_is_not_mounted_or_has_no_room_is_refused() {
         let scratch = tempfile::tempdir().unwrap();
         let id = strongroom_datastore::file::identify(scratch.path()).unwrap();
-        let used = DatastoreConfig { path: scratch.path().to_owned(), id };
+        let used = DatastoreConfig { path: scratch.path().to_owned(), id, ceph: None };
         let disk = |thick| {
             format!(
                 r#","disks":[{{"name":"disk0","size_bytes":{},"key":"unencrypted","thick":{thick}}}]"#,

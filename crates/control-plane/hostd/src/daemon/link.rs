@@ -248,8 +248,7 @@ pub fn find_running(hostd: &Arc<Hostd>) -> io::Result<()> {
 }
 
 fn birth(hostd: &Hostd, run: &VmRunDirectory, grants: Vec<Grant>, task: RunTask) -> Birth {
-    let (home, qemu) = (hostd.home.clone(), hostd.config().qemu);
-    Birth { home, run: run.path().to_owned(), qemu, grants, task: Task::Run(task) }
+    hostd.birth(run.path(), grants, Task::Run(task))
 }
 
 fn listen(hostd: &Arc<Hostd>, vm: VmId, run: VmRunDirectory, next: Next) -> Result<(), Problem> {

@@ -8,6 +8,7 @@
 
 pub mod capacity;
 mod changes;
+mod clusters;
 pub mod config;
 mod fits;
 mod group;
@@ -37,19 +38,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, flock};
+use strongroom_datastore::file::storage::{CLUSTERS, cluster_of, cluster_path};
+use strongroom_host::orders::{Birth, Task};
 use strongroom_host::protocol::{
-    ChangedObject, Datastore, DatastoreRequest, DatastoreState, FORMATS, Host, ObservedVm, Problem, Ticket,
-    TicketRequest,
+    ChangedObject, Datastore, DatastoreRequest, DatastoreState, FORMATS, Grant, Host, ObservedVm, Problem,
+    Ticket, TicketRequest,
 };
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
 use strongroom_hypervisor::{Launcher, QemuProgram};
+use strongroom_rbd::process::StorageProgram;
 use strongroom_types::unix_milliseconds_now;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 
 pub use self::changes::ChangeLog;
+use self::clusters::{Clusters, Connection};
 use self::config::{DATASTORES_MAX, DatastoreConfig, HostConfig};
 pub use self::link::SupervisorProgram;
 use self::operations::blocking;
@@ -86,6 +91,8 @@ pub struct Options {
     pub run: PathBuf,
     /// The command that starts a supervisor.
     pub supervisor: SupervisorProgram,
+    /// The command that is a storage process.
+    pub storage: StorageProgram,
     /// The command that starts the processes of a network.
     pub launcher: Launcher,
     /// The port for a control plane on another machine.
@@ -134,6 +141,7 @@ pub struct Hostd {
     supervisor: SupervisorProgram,
     launcher: Launcher,
     config: Mutex<HostConfig>,
+    clusters: Clusters,
     terms: Terms,
     residences: Residences,
     vms: Vms,
@@ -170,6 +178,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
         notes: options.notes,
         supervisor: options.supervisor,
         launcher: options.launcher,
+        clusters: Clusters::new(options.storage),
         vms: Vms::new(Arc::clone(&changes)),
         queue: Queue::new(Arc::clone(&changes), config.reencryptions_max),
         changes,
@@ -231,9 +240,43 @@ impl Hostd {
     /// Finds existing and running VMs.
     fn look_around(self: &Arc<Self>) -> io::Result<()> {
         for datastore in self.config().datastores {
-            self.scan(&datastore.path);
+            match datastore.ceph {
+                None => self.scan(&datastore.path),
+                // A cluster that does not answer must not keep the host's VMs from being found.
+                Some(_) => self.mount(&datastore, None)?,
+            }
         }
         link::find_running(self)
+    }
+
+    /// Mounts a datastore on a cluster, and adds its VMs as soon as it can be read.
+    fn mount(
+        self: &Arc<Self>,
+        datastore: &DatastoreConfig,
+        connection: Option<Connection>,
+    ) -> io::Result<()> {
+        let hostd = Arc::downgrade(self);
+        let on_ready = move |datastore: &DatastoreConfig| {
+            if let Some(hostd) = hostd.upgrade() {
+                hostd.scan(&datastore.path);
+                hostd.changes.add(ChangedObject::Host);
+            }
+        };
+        self.clusters.mount(datastore, connection, Arc::new(on_ready))
+    }
+
+    /// The first packet of a supervisor, with the datastores on clusters that its task needs.
+    fn birth(&self, run: &Path, grants: Vec<Grant>, task: Task) -> Birth {
+        let config = self.config();
+        let needed: Vec<_> = task.directories().iter().filter_map(|path| cluster_of(path)).collect();
+        let known = config.datastores.into_iter().filter(|datastore| needed.contains(&datastore.id));
+        let clusters = known.filter_map(|datastore| Some((datastore.id, datastore.ceph?))).collect();
+        Birth { home: self.home.clone(), run: run.to_owned(), qemu: config.qemu, grants, clusters, task }
+    }
+
+    /// The state of a datastore.
+    fn state_of(&self, datastore: &DatastoreConfig) -> Datastore {
+        self.clusters.state(datastore).unwrap_or_else(|| capacity::datastore(datastore))
     }
 
     /// Adds the VMs in a datastore, but those that have left.
@@ -311,13 +354,14 @@ impl Hostd {
         Ok(Ticket { ticket, expires_unix_seconds, socket: self.run.guest_socket(), port })
     }
 
-    async fn own_state(&self) -> Result<Host, Problem> {
+    async fn own_state(self: &Arc<Self>) -> Result<Host, Problem> {
         let config = self.config();
         let (running, queued) = self.queue.counts();
         let count = |found: usize| u32::try_from(found).unwrap_or(u32::MAX);
         let (epoch, vms_running) = (self.changes.epoch(), count(self.vms.running()));
         let encrypted_run = self.vms.encrypted_run();
         let findings = self.run.qemu_findings();
+        let hostd = Arc::clone(self);
         blocking(move || {
             let (memory_bytes, memory_available_bytes) = capacity::memory_bytes();
             let qemu = QemuProgram::probe_once(&config.qemu, &findings).ok();
@@ -336,7 +380,7 @@ impl Hostd {
                 accelerator: capacity::accelerator(qemu.as_ref()),
                 programs: Some(capacity::programs(qemu.as_ref())),
                 boot_directories: config.boot_directories.clone(),
-                datastores: config.datastores.iter().map(capacity::datastore).collect(),
+                datastores: config.datastores.iter().map(|datastore| hostd.state_of(datastore)).collect(),
                 crypto_safe: crypto_safe::judge(&Root::machine(), config.crypto_safe, encrypted_run),
                 vms_running,
                 operations_running: count(running),
@@ -353,7 +397,7 @@ impl Hostd {
             let message = format!("{} is no datastore of this host", path.display());
             return Err(Problem::new("no_such_datastore", message).with_next_step("add it first"));
         };
-        let found = capacity::datastore(&used);
+        let found = self.state_of(&used);
         if found.state == DatastoreState::Ready {
             self.scan(path);
             self.vms.forget_missing(path);
@@ -361,18 +405,32 @@ impl Hostd {
         Ok(found)
     }
 
-    fn add_datastore_now(&self, request: DatastoreRequest) -> Result<Datastore, Problem> {
-        let DatastoreRequest { path, expected } = request;
+    fn add_datastore_now(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
+        let DatastoreRequest { path, expected, ceph } = request;
         if !path.is_absolute() {
             return Err(Problem::new("bad_request", "a datastore's path is absolute"));
         }
-        capacity::may_be_used(&path, self.config().datastore(&path))?;
-        let id = match expected {
-            Some(expected) => capacity::must_be(&path, expected)?,
-            None => strongroom_datastore::file::identify(&path)?,
+        let (path, id, connection) = match &ceph {
+            Some(wanted) => {
+                let (id, connection) = self.clusters.connect(wanted, expected)?;
+                (cluster_path(id), id, Some(connection))
+            }
+            None if path.starts_with(CLUSTERS) => {
+                let message = format!("{} is a datastore on a cluster", path.display());
+                return Err(Problem::new("bad_request", message)
+                    .with_next_step("say which pool it is, and as which user the host reaches it"));
+            }
+            None => {
+                capacity::may_be_used(&path, self.config().datastore(&path))?;
+                let id = match expected {
+                    Some(expected) => capacity::must_be(&path, expected)?,
+                    None => strongroom_datastore::file::identify(&path)?,
+                };
+                (path, id, None)
+            }
         };
         self.notes.note(&path).map_err(Problem::system)?;
-        let added = DatastoreConfig { path: path.clone(), id };
+        let added = DatastoreConfig { path: path.clone(), id, ceph };
         let mut config = self.config.lock();
         if config.datastore(&path) != Some(&added) {
             let mut changed = config.clone();
@@ -386,6 +444,9 @@ impl Hostd {
             *config = changed;
         }
         drop(config);
+        if let Some(connection) = connection {
+            self.mount(&added, Some(connection)).map_err(Problem::system)?;
+        }
         self.scan(&path);
         self.changes.add(ChangedObject::Host);
         Ok(capacity::datastore(&added))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::move_volume;
 use strongroom_host::dumps;
-use strongroom_host::orders::{Birth, JobRequest, Report, RequestKind, Task};
+use strongroom_host::orders::{JobRequest, Report, RequestKind, Task};
 use strongroom_host::protocol::{
     CloneSource, DiskChange, DiskName, Dump, Grant, HandoverId, HeldVolume, JudgeRequest, Judgement,
     KnownVolume, MacAddress, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
@@ -929,13 +929,7 @@ pub async fn do_job(
     files: Vec<OwnedFd>,
 ) -> Result<Vec<VolumeFacts>, Failure> {
     let winds_up = matches!(task, Task::Reencrypt(_));
-    let birth = Birth {
-        home: hostd.home.clone(),
-        run: hostd.run.path().to_owned(),
-        qemu: hostd.config().qemu,
-        grants: job.request.grants.clone(),
-        task,
-    };
+    let birth = hostd.birth(hostd.run.path(), job.request.grants.clone(), task);
     let (hostd, job) = (Arc::clone(hostd), Arc::clone(job));
     blocking(move || {
         let (wire, mut child) = hostd.supervisor.start(&birth, &files)?;
@@ -989,13 +983,7 @@ fn told_by(
     files: &[OwnedFd],
     within: Option<Duration>,
 ) -> Result<Report, Problem> {
-    let birth = Birth {
-        home: hostd.home.clone(),
-        run: hostd.run.path().to_owned(),
-        qemu: hostd.config().qemu,
-        grants,
-        task,
-    };
+    let birth = hostd.birth(hostd.run.path(), grants, task);
     let (wire, mut child) = hostd.supervisor.start(&birth, files)?;
     let told = match within {
         Some(within) => wire.receive_within::<Report>(within),

@@ -50,18 +50,24 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
     let this = std::env::current_exe().unwrap();
     let ended = match called.as_str() {
         "vm-supervisor" => {
-            let programs =
-                Programs { this, worker: vec!["worker".into()], launcher: vec!["launcher".into()] };
+            let programs = Programs {
+                this,
+                worker: vec!["worker".into()],
+                launcher: vec!["launcher".into()],
+                storage: vec!["storage".into()],
+            };
             supervisor::main(&programs).map_err(|error| error.to_string())
         }
         "worker" => strongroom_worker::process_main::process_main().map_err(|error| error.to_string()),
         "launcher" => Err(strongroom_hypervisor::process_main().to_string()),
         "hostd" => {
             let [home, run] = [arguments.next().unwrap(), arguments.next().unwrap()].map(PathBuf::from);
-            let supervisor = SupervisorProgram { path: this, arguments: vec!["vm-supervisor".into()] };
+            let supervisor =
+                SupervisorProgram { path: this.clone(), arguments: vec!["vm-supervisor".into()] };
             let launcher = strongroom_hypervisor::Launcher::this_program(["launcher"]);
             let notes = Arc::new(Unnoted);
-            let options = daemon::Options { home, notes, run, supervisor, launcher, port: None };
+            let storage = StorageProgram { path: this, arguments: vec!["storage".into()] };
+            let options = daemon::Options { home, notes, run, supervisor, storage, launcher, port: None };
             let runtime = Runtime::new().unwrap();
             runtime.block_on(daemon::run(options, std::future::pending())).map_err(|error| error.to_string())
         }
@@ -193,18 +199,18 @@ impl Host {
     }
 
     pub fn try_add_datastore(&self) -> Result<Datastore, ClientError> {
-        let request = DatastoreRequest { path: self.path("ds"), expected: None };
+        let request = DatastoreRequest { path: self.path("ds"), expected: None, ceph: None };
         self.runtime.block_on(self.client.add_datastore(&request))
     }
 
     /// Makes hostd use a directory, which may have to be a certain datastore.
     pub fn try_use(&self, path: &Path, expected: Option<DatastoreId>) -> Result<Datastore, ClientError> {
-        let request = DatastoreRequest { path: path.to_owned(), expected };
+        let request = DatastoreRequest { path: path.to_owned(), expected, ceph: None };
         self.runtime.block_on(self.client.add_datastore(&request))
     }
 
     pub fn try_look_through(&self) -> Result<Datastore, ClientError> {
-        let request = DatastoreRequest { path: self.path("ds"), expected: None };
+        let request = DatastoreRequest { path: self.path("ds"), expected: None, ceph: None };
         self.runtime.block_on(self.client.look_through(&request))
     }
 

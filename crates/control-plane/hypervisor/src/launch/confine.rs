@@ -16,6 +16,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
     set_thread_res_gid, set_thread_res_uid,
 };
+use strongroom_confine::close_inherited;
 use strongroom_wire::PacketSocket;
 
 use super::message::{Become, Network, Plan, Report, Root, receive, send};
@@ -80,7 +81,7 @@ pub(crate) fn become_program(parts: &Parts) -> LaunchError {
     if !is_ours || threads != 1 {
         return LaunchError::NotLaunched;
     }
-    close_inherited();
+    close_inherited(None);
     let Ok(socket) = stdin.as_fd().try_clone_to_owned() else { return LaunchError::NotLaunched };
     let (plan, files) = match receive::<Plan>(&socket) {
         Ok(Some(received)) => received,
@@ -96,19 +97,6 @@ pub(crate) fn become_program(parts: &Parts) -> LaunchError {
         Report::Failed { step, reason } => LaunchError::Step { program, step, reason },
         Report::Lacks { shortfall } => LaunchError::Lacks { program, shortfall },
         Report::Confined { .. } => LaunchError::NotLaunched,
-    }
-}
-
-/// Closes descriptors that the supervisor itself inherited.
-fn close_inherited() {
-    let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let numbers: Vec<i32> = numbers
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|number| *number > 2)
-        .collect();
-    for number in numbers {
-        // The descriptor of the directory itself is already closed.
-        let _ = nix::unistd::close(number);
     }
 }
 

@@ -38,6 +38,7 @@ use strongroom_hypervisor::launch::{Kills, ProcessFiles, Shortfall};
 use strongroom_hypervisor::network::NetworkState;
 use strongroom_hypervisor::qemu::{Findings, MachineFiles, MachineProcess};
 use strongroom_hypervisor::{Qemu, QemuIdentity, QemuProgram, RunDirectory, Swtpm};
+use strongroom_types::DatastoreId;
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::placement::Placement;
 use strongroom_worker::supervise::{Born, NewWorker, ProgramNumber, StartsWorkers, Workers};
@@ -49,6 +50,7 @@ use strongroom_host::protocol::Problem;
 use strongroom_host::wire::{Wire, WireError};
 
 use super::SupervisorError;
+use crate::clusters::Clusters;
 
 /// Timeout of the longest request: QEMU's start on a busy host.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
@@ -61,6 +63,8 @@ enum Ask {
     /// Start a worker. Its listening socket comes with the request, its page of counters if there
     /// is one, and the pages of its limits.
     Worker { program: ProgramNumber, frontend: Frontend, placement: Option<Placement>, limit_pages: usize },
+    /// Start a storage process for one of the task's datastores on clusters.
+    Storage { datastore: DatastoreId },
     /// Return how a worker has ended.
     WorkerEnded { pid: u32 },
     /// Kill a process that was started or found here.
@@ -159,12 +163,14 @@ impl Starter {
         home: &Path,
         run: &Path,
         qemu: &Path,
+        clusters: &Clusters,
         task: &RunTask,
         cdrom: Option<OwnedFd>,
     ) -> Result<Self, SupervisorError> {
         let task = Task::StartProcesses(task.clone());
         let (home, run, qemu) = (home.to_owned(), run.to_owned(), qemu.to_owned());
-        let birth = Birth { home, run, qemu, grants: Vec::new(), task };
+        let clusters = clusters.clone();
+        let birth = Birth { home, run, qemu, grants: Vec::new(), clusters, task };
         let cdrom: Vec<_> = cdrom.iter().map(AsFd::as_fd).collect();
         Ok(Self(Arc::new(start_this_program(&birth, &cdrom)?)))
     }
@@ -210,6 +216,14 @@ impl Starter {
     /// Starts workers.
     pub fn workers(&self) -> Workers {
         Workers::of(Arc::new(self.clone()))
+    }
+
+    /// Starts a storage process for a datastore, and returns the socket of its storage.
+    ///
+    /// # Errors
+    /// If the cluster cannot be reached.
+    pub fn storage(&self, datastore: DatastoreId) -> Result<OwnedFd, Problem> {
+        self.ask(Ask::Storage { datastore }, &[])?.1.next()
     }
 
     /// Probes this host's QEMU.

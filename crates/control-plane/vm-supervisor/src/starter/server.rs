@@ -25,11 +25,14 @@ use strongroom_hypervisor::swtpm::STATE_FILE;
 use strongroom_hypervisor::{
     Isolation, Launcher, MachineSpec, Qemu, QemuIdentity, QemuProgram, RunDirectory, Swtpm,
 };
+use strongroom_rbd::process::{StorageProcess, StorageProgram};
+use strongroom_types::DatastoreId;
 use strongroom_vm::limits::DISKS_MAX;
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::supervise::{NewWorker, Program, Quarters, StartsWorkers, WorkerStarter};
 
 use super::{Answer, Answered, Ask, Asked, QemuSocket};
+use crate::clusters::Clusters;
 use crate::machine::machine_spec;
 use crate::volumes::is_of_a_disk;
 use crate::{Programs, SupervisorError};
@@ -40,6 +43,10 @@ type Done = Result<(Answer, Vec<OwnedFd>), Problem>;
 /// The most workers of a VM at once: one for each disk and for UEFI's variables, and a successor
 /// for each. Hot-plugged disks are not in the task, so the limit is not the number of its disks.
 const WORKERS_MAX: usize = 2 * (DISKS_MAX + 1);
+
+/// The most storage processes of a VM at once: one in use, and those before it that workers still
+/// have files of.
+const STORAGES_MAX: usize = 4;
 
 /// The most requests in progress; others wait. A supervisor has no more: one thread for each
 /// volume, and a few others.
@@ -101,6 +108,10 @@ struct Server {
     cdrom: Option<CdromImage>,
     launcher: Launcher,
     workers: WorkerStarter,
+    clusters: Clusters,
+    storage: StorageProgram,
+    /// The storage processes that have been started and not reaped.
+    storages: Mutex<Vec<StorageProcess>>,
     belongings: Belongings,
     kept: Mutex<Vec<Kept>>,
     /// The monitor of the guest's agent, during a conversation with it. It is killed before another
@@ -137,6 +148,7 @@ pub fn serve(
     task: RunTask,
     run: VmRunDirectory,
     qemu: PathBuf,
+    clusters: Clusters,
     cdrom: Option<OwnedFd>,
     wire: &Wire,
     programs: &Programs,
@@ -155,6 +167,9 @@ pub fn serve(
         cdrom,
         launcher,
         workers,
+        clusters,
+        storage: programs.storage(),
+        storages: Mutex::default(),
         belongings,
         kept: Mutex::default(),
         agent_monitor: Arc::default(),
@@ -258,6 +273,7 @@ impl Server {
                 let born = self.workers.start(program, &worker).map_err(Problem::system)?;
                 Ok((Answer::Worker { pid: born.pid }, vec![born.socket, born.pidfd]))
             }
+            Ask::Storage { datastore } => self.start_storage(datastore),
             Ask::WorkerEnded { pid } => {
                 let ended = self.workers.ended(pid).map(ExitStatusExt::into_raw);
                 Ok((Answer::WorkerEnded(ended), Vec::new()))
@@ -374,6 +390,21 @@ impl Server {
         self.kept.lock().push(Kept::Swtpm(swtpm));
         let files = std::iter::once(files.pidfd).chain(files.stderr).collect();
         Ok((Answer::Process { identity, networks: Vec::new(), shortfalls }, files))
+    }
+
+    fn start_storage(&self, datastore: DatastoreId) -> Done {
+        let unknown = || Problem::new("starter", format!("the VM has nothing on datastore {datastore}"));
+        let mount = self.clusters.get(&datastore).ok_or_else(unknown)?;
+        let mut storages = self.storages.lock();
+        storages.retain_mut(|process| !process.has_ended());
+        if storages.len() >= STORAGES_MAX {
+            let message = format!("there are as many storage processes as a VM may have ({STORAGES_MAX})");
+            return Err(Problem::new("starter", message));
+        }
+        let started = self.storage.start(mount, self.belongings.cgroup.as_deref());
+        let (process, socket) = started.map_err(|error| Problem::new("cluster", error.to_string()))?;
+        storages.push(process);
+        Ok((Answer::Done, vec![socket]))
     }
 
     fn start_qemu(&self, mut machine: MachineSpec, waiting: bool) -> Done {

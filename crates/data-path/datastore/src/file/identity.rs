@@ -67,7 +67,12 @@ pub fn identify_on(storage: &dyn Storage, path: &Path) -> Result<DatastoreId, Da
 /// # Errors
 /// If the directory cannot be read, or its mark is not valid.
 pub fn identity(path: &Path) -> Result<Option<DatastoreId>, DatastoreError> {
-    let datastore = BY_PATH.open_directory(path).map_err(system("open", path))?;
+    identity_on(BY_PATH, path)
+}
+
+/// As [`identity`], on another file system.
+pub fn identity_on(storage: &dyn Storage, path: &Path) -> Result<Option<DatastoreId>, DatastoreError> {
+    let datastore = storage.open_directory(path).map_err(system("open", path))?;
     read(&*datastore, path)
 }
 

@@ -88,7 +88,7 @@ pub use group::{
     Verdict, group_verdict, group_verdict_on,
 };
 pub use head::VolumeHead;
-pub use identity::{identify, identify_on, identity};
+pub use identity::{identify, identify_on, identity, identity_on};
 pub use key_needs::{KeyNeeds, VolumeNeeds, key_needs, key_needs_on};
 pub use link::{CloneOrigin, link_snapshot, link_snapshot_on};
 pub use list::{ListedVolume, list, list_on};

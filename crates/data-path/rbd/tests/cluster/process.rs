@@ -1,5 +1,7 @@
 //! The storage process: the same suite through it, and kills beneath an oracle.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -12,10 +14,10 @@ use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Storage, StoredFile};
 use strongroom_io::{EventLoop, FileDone, FileIo, FileOperation, FileQueue, FileToken, IdleReactor};
 use strongroom_memory::BufferPool;
-use strongroom_memory::secret::SecretBytes;
-use strongroom_rbd::process::{Birth, ProcessError, StorageProcess};
-use strongroom_rbd::{ClusterConf, PARAMETERS, RbdOptions};
+use strongroom_rbd::process::{ProcessError, StorageProcess};
+use strongroom_rbd::{ClusterConf, RbdOptions};
 use strongroom_remote::RemoteStorage;
+use strongroom_types::{CephClient, CephMount, CephName, CephPools};
 
 use crate::conformance::passes;
 use crate::support::{Pools, datastore};
@@ -24,25 +26,22 @@ const LAYER: &str = "layer-00000000-0000-4000-8000-000000000001";
 const BLOCKS: u64 = 64;
 const ROUNDS: u64 = 6;
 
-/// What a storage process is told, from the configuration of the tests' cluster, and the key.
-fn birth(options: &RbdOptions) -> (Birth, SecretBytes) {
-    let ClusterConf::File(path) = &options.cluster.conf else { panic!("{options:?}") };
-    let text = std::fs::read_to_string(path).unwrap();
-    let values = text.lines().filter_map(|line| line.split_once(" = "));
-    let known = values.filter(|(name, _)| PARAMETERS.contains(name));
-    let parameters = known.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let keyring = std::fs::read_to_string(path.with_file_name("keyring")).unwrap();
-    let section = keyring.split("[client.admin]").nth(1).unwrap();
-    let key = section.lines().find_map(|line| line.trim().strip_prefix("key = ")).unwrap();
-    let birth = Birth {
-        user: options.cluster.user.clone(),
-        parameters,
-        pool: options.pool.clone(),
-        data_pool: options.data_pool.clone(),
-        namespace: options.namespace.clone(),
-        run_as: None,
-    };
-    (birth, SecretBytes::from_slice_and_wipe(&mut key.trim().as_bytes().to_vec()).unwrap())
+/// A datastore of the tests' cluster, as a host uses it.
+fn mount(options: &RbdOptions) -> CephMount {
+    let ClusterConf::File(conf) = &options.cluster.conf else { panic!("{options:?}") };
+    let name = |text: &str| text.parse::<CephName>().unwrap();
+    CephMount {
+        pools: CephPools {
+            pool: name(&options.pool),
+            data_pool: options.data_pool.as_deref().map(name),
+            namespace: name(&options.namespace),
+        },
+        client: CephClient {
+            user: options.cluster.user.parse().unwrap(),
+            conf: conf.clone(),
+            keyring: conf.with_file_name("keyring"),
+        },
+    }
 }
 
 fn command() -> Command {
@@ -65,8 +64,7 @@ impl Through {
         let now = Arc::new(Mutex::new(None));
         let started = Arc::clone(&now);
         let storage = RemoteStorage::new(move || {
-            let (birth, key) = birth(&options);
-            let (process, socket) = StorageProcess::start(&mut command(), &birth, &key).unwrap();
+            let (process, socket) = StorageProcess::start(&mut command(), &mount(&options), None).unwrap();
             *started.lock() = Some(process);
             Ok(socket)
         });
@@ -87,20 +85,25 @@ fn it_is_a_disk_through_a_process() {
 #[test]
 #[ignore = "long: make test-ceph"]
 fn a_process_that_cannot_use_the_cluster_says_why() {
-    let (birth, key) = birth(&datastore(Pools::Replicated));
-    let refused = |birth: &Birth, key: &SecretBytes| {
-        let started = StorageProcess::start(&mut command(), birth, key);
+    let mount = mount(&datastore(Pools::Replicated));
+    let refused = |mount: &CephMount| {
+        let started = StorageProcess::start(&mut command(), mount, None);
         let Err(ProcessError::Refused(reason)) = started.map(|_| ()) else { panic!("it was started") };
         reason
     };
-    let pool = Birth { pool: "none".to_owned(), ..birth.clone() };
-    assert!(refused(&pool, &key).contains("open the pool none"));
-    let user = Birth { user: "client.nobody".to_owned(), ..birth.clone() };
-    assert!(refused(&user, &key).contains("connect to the cluster of"));
-    let mut parameters = birth.parameters.clone();
-    parameters.insert("log_file".to_owned(), "/tmp/x".to_owned());
-    let file = Birth { parameters, ..birth };
-    assert!(refused(&file, &key).contains("set log_file"));
+    let mut pool = mount.clone();
+    pool.pools.pool = "none".parse().unwrap();
+    assert!(refused(&pool).contains("open the pool none"));
+    let mut user = mount.clone();
+    user.client.user = "client.nobody".parse().unwrap();
+    assert!(refused(&user).contains("has no key of client.nobody"));
+    // The key of another user.
+    let directory = tempfile::tempdir().unwrap();
+    let keyring = std::fs::read_to_string(&mount.client.keyring).unwrap();
+    user.client.keyring = directory.path().join("keyring");
+    std::fs::write(&user.client.keyring, keyring.replace("[client.admin]", "[client.nobody]")).unwrap();
+    std::fs::set_permissions(&user.client.keyring, Permissions::from_mode(0o600)).unwrap();
+    assert!(refused(&user).contains("connect to the cluster of"));
 }
 
 /// The key is in no argument, environment or file of the process, and nobody can look into it.
@@ -108,13 +111,15 @@ fn a_process_that_cannot_use_the_cluster_says_why() {
 #[ignore = "long: make test-ceph"]
 fn a_storage_process_is_confined() {
     let options = datastore(Pools::Replicated);
-    let (birth, key) = birth(&options);
-    let (process, socket) = StorageProcess::start(&mut command(), &birth, &key).unwrap();
+    let mount = mount(&options);
+    let (process, socket) = StorageProcess::start(&mut command(), &mount, None).unwrap();
     let proc = PathBuf::from(format!("/proc/{}", process.id()));
     let read = |name: &str| std::fs::read(proc.join(name)).unwrap();
-    let text = String::from_utf8(key.expose().to_vec()).unwrap();
+    let keyring = std::fs::read_to_string(&mount.client.keyring).unwrap();
+    let section = keyring.split("[client.admin]").nth(1).unwrap();
+    let text = section.lines().find_map(|line| line.trim().strip_prefix("key = ")).unwrap();
     for name in ["cmdline", "environ"] {
-        assert!(!String::from_utf8_lossy(&read(name)).contains(&text), "{name}");
+        assert!(!String::from_utf8_lossy(&read(name)).contains(text), "{name}");
     }
     let status = String::from_utf8(read("status")).unwrap();
     let field = |name: &str| {

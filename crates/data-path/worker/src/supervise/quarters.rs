@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::process::Pid;
 
-use strongroom_confine::{Cgroup, CgroupError, RUN_DIRECTORY, TASKS_MAX, UidLease};
+use strongroom_confine::{Cgroup, CgroupError, TASKS_MAX, UidLease};
 
 /// The limits of workers. Each worker has its own user, if possible.
 #[derive(Clone, Debug, Default)]
@@ -42,18 +42,8 @@ impl Quarters {
             }
             Self::InCgroup(cgroup) => cgroup.clone().and_then(|cgroup| entered(Ok(cgroup), worker)),
         };
-        Place { user: take_user(), _cgroup: cgroup }
+        Place { user: UidLease::take_as_root(), _cgroup: cgroup }
     }
-}
-
-/// Leases a user, which only root can assign.
-fn take_user() -> Option<UidLease> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    UidLease::take(RUN_DIRECTORY.as_ref())
-        .inspect_err(|error| tracing::warn!("the worker gets no user of its own: {error}"))
-        .ok()
 }
 
 /// The cgroup with this process in it, if possible.

@@ -12,12 +12,10 @@ use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use strongroom_datastore::file::*;
 use strongroom_frontend::listen::{Address, Listener};
-use strongroom_memory::secret::SecretBytes;
-use strongroom_rbd::PARAMETERS;
-use strongroom_rbd::process::{Birth, StorageProcess};
+use strongroom_rbd::process::StorageProcess;
 use strongroom_remote::RemoteStorage;
 use strongroom_test_peers::CephCluster;
-use strongroom_types::{SnapshotId, VolumeSize};
+use strongroom_types::{CephClient, CephMount, CephPools, SnapshotId, VolumeSize};
 use strongroom_wire::PacketSocket;
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::control::{Answer, Client, Request, Status};
@@ -80,25 +78,22 @@ fn host_files() -> (RemoteStorage, Had) {
 }
 
 fn cluster_files(cluster: &CephCluster) -> (RemoteStorage, Had) {
-    let text = std::fs::read_to_string(&cluster.conf).unwrap();
-    let values = text.lines().filter_map(|line| line.split_once(" = "));
-    let known = values.filter(|(name, _)| PARAMETERS.contains(name));
-    let birth = Birth {
-        user: "client.admin".to_owned(),
-        parameters: known.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-        pool: "rep2".to_owned(),
-        data_pool: None,
-        namespace: "volumes".to_owned(),
-        run_as: None,
+    let mount = CephMount {
+        pools: CephPools {
+            pool: "rep2".parse().unwrap(),
+            data_pool: None,
+            namespace: "volumes".parse().unwrap(),
+        },
+        client: CephClient {
+            user: "client.admin".parse().unwrap(),
+            conf: cluster.conf.clone(),
+            keyring: cluster.conf.with_file_name("keyring"),
+        },
     };
-    let keyring = std::fs::read_to_string(cluster.conf.with_file_name("keyring")).unwrap();
-    let section = keyring.split("[client.admin]").nth(1).unwrap();
-    let key = section.lines().find_map(|line| line.trim().strip_prefix("key = ")).unwrap().trim().to_owned();
     let had = Had::default();
     let (told, processes) = (Arc::clone(&had), Mutex::new(Vec::new()));
     let storage = RemoteStorage::new(move || {
-        let key = SecretBytes::from_slice_and_wipe(&mut key.clone().into_bytes()).unwrap();
-        let (process, socket) = StorageProcess::start(&mut command("cluster-files"), &birth, &key).unwrap();
+        let (process, socket) = StorageProcess::start(&mut command("cluster-files"), &mount, None).unwrap();
         told.lock().push(process.id());
         processes.lock().push(process);
         Ok(socket)

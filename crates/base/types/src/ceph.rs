@@ -1,0 +1,154 @@
+//! Where a datastore lies on a Ceph cluster, and how a host reaches it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The longest name of a pool, a namespace or a user, in bytes.
+pub const CEPH_NAME_BYTES_MAX: usize = 128;
+/// Where Ceph's programs look for a cluster's configuration.
+pub const CEPH_CONF: &str = "/etc/ceph/ceph.conf";
+
+/// The error of a text that cannot name something on a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CephNameError {
+    /// Not a pool or namespace.
+    #[error(
+        "{0:?} cannot name a pool or a namespace of a Ceph cluster: write 1 to {CEPH_NAME_BYTES_MAX} letters (a-z, A-Z), digits, \
+         dots, dashes and underscores"
+    )]
+    Name(String),
+    /// Not a user.
+    #[error(
+        "{0:?} is no Ceph user: write `client.` and 1 to {CEPH_NAME_BYTES_MAX} letters (a-z, A-Z), digits, dots, dashes and \
+         underscores, as in client.host1"
+    )]
+    User(String),
+}
+
+fn is_plain(text: &str) -> bool {
+    let may_be = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    !text.is_empty() && text.len() <= CEPH_NAME_BYTES_MAX && text.bytes().all(may_be)
+}
+
+macro_rules! text_type {
+    ($(#[$doc:meta])* $name:ident, $fault:ident, $is_valid:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = CephNameError;
+
+            fn try_from(text: String) -> Result<Self, CephNameError> {
+                if $is_valid(text.as_str()) { Ok(Self(text)) } else { Err(CephNameError::$fault(text)) }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = CephNameError;
+
+            fn from_str(text: &str) -> Result<Self, CephNameError> {
+                text.to_owned().try_into()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(&self.0)
+            }
+        }
+    };
+}
+
+text_type!(
+    /// The name of a pool, or of a namespace in one.
+    CephName,
+    Name,
+    is_plain
+);
+text_type!(
+    /// A cephx user, with its type: `client.host1`.
+    CephUser,
+    User,
+    |text: &str| text.strip_prefix("client.").is_some_and(is_plain)
+);
+
+/// The pools of a datastore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CephPools {
+    /// The replicated pool of its names, locks and small files.
+    pub pool: CephName,
+    /// The pool of the blocks, if another, such as an erasure-coded one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_pool: Option<CephName>,
+    /// The namespace in the pools.
+    pub namespace: CephName,
+}
+
+/// How a host is a client of a cluster. Each host has a user of its own: a host that is lost is
+/// fenced by its user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CephClient {
+    /// The user.
+    pub user: CephUser,
+    /// The file on the host that says how the cluster is reached.
+    pub conf: PathBuf,
+    /// The file on the host with the user's key.
+    pub keyring: PathBuf,
+}
+
+impl CephClient {
+    /// Where Ceph's programs look for a user's key.
+    pub fn usual_keyring(user: &CephUser) -> PathBuf {
+        Path::new("/etc/ceph").join(format!("ceph.{user}.keyring"))
+    }
+}
+
+/// A datastore on a cluster, as a host uses it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CephMount {
+    /// Where it lies.
+    pub pools: CephPools,
+    /// How the host reaches it.
+    pub client: CephClient,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_a_cluster_have_no_meaning_to_anything_else() {
+        for good in ["rbd", ".rgw.root", "vm-images_2", &"x".repeat(128)] {
+            assert_eq!(good.parse::<CephName>().unwrap().as_str(), good);
+            assert!(format!("client.{good}").parse::<CephUser>().is_ok());
+            assert!(good.parse::<CephUser>().is_err());
+        }
+        for bad in ["", "a b", "a/b", "a\nb", "pool:x", "é", &"x".repeat(129)] {
+            assert!(bad.parse::<CephName>().is_err(), "{bad:?}");
+            assert!(format!("client.{bad}").parse::<CephUser>().is_err(), "{bad:?}");
+        }
+        assert!(serde_json::from_str::<CephName>(r#""a b""#).is_err());
+    }
+}

@@ -1,0 +1,71 @@
+//! Mounts the datastores on clusters that a task needs.
+//!
+//! The files of such a datastore belong to a storage process, which has the cluster's key and no
+//! key of a volume. A process that is about to have a volume's key can start no other one once it
+//! is confined: a supervisor that runs a VM has its starter do so, whenever one has ended; a job
+//! has one from the beginning, and fails if that ends.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use strongroom_datastore::file::storage::mount;
+use strongroom_host::protocol::Problem;
+use strongroom_rbd::process::StorageProcess;
+use strongroom_remote::RemoteStorage;
+use strongroom_types::{CephMount, DatastoreId};
+
+use crate::Programs;
+use crate::starter::Starter;
+
+/// The datastores that a task needs.
+pub type Clusters = BTreeMap<DatastoreId, CephMount>;
+
+/// Mounts them for a supervisor: its starter starts each storage process.
+pub fn mount_by_starter<'a>(datastores: impl Iterator<Item = &'a DatastoreId>, starter: &Starter) {
+    for id in datastores.copied() {
+        let starter = starter.clone();
+        let dial = move || {
+            starter.storage(id).map_err(|problem| {
+                tracing::error!("datastore {id} cannot be reached: {problem}");
+                Errno::NOTCONN
+            })
+        };
+        mount(id, Arc::new(RemoteStorage::new(dial)));
+    }
+}
+
+/// Mounts them for a process without keys, which starts a storage process when it needs one.
+pub fn mount_on_demand(clusters: &Clusters, programs: &Programs) {
+    for (id, wanted) in clusters {
+        let (id, wanted, program) = (*id, wanted.clone(), programs.storage());
+        let dial = move || match program.start(&wanted, None) {
+            // It ends when this process does, which is soon.
+            Ok((_process, socket)) => Ok(socket),
+            Err(error) => {
+                tracing::error!("datastore {id} cannot be reached: {error}");
+                Err(Errno::NOTCONN)
+            }
+        };
+        mount(id, Arc::new(RemoteStorage::new(dial)));
+    }
+}
+
+/// Mounts them for a job that is about to be confined, with a storage process each.
+///
+/// # Errors
+/// If a cluster cannot be reached.
+pub fn mount_once(clusters: &Clusters, programs: &Programs) -> Result<Vec<StorageProcess>, Problem> {
+    let connect = |(id, wanted): (&DatastoreId, &CephMount)| {
+        let (process, socket) = programs.storage().start(wanted, None).map_err(|error| {
+            Problem::new("cluster", format!("datastore {id} cannot be reached: {error}"))
+                .with_next_step("`strongroom datastore show` has the state that each host sees")
+        })?;
+        let socket: Mutex<Option<OwnedFd>> = Mutex::new(Some(socket));
+        mount(*id, Arc::new(RemoteStorage::new(move || socket.lock().take().ok_or(Errno::CONNRESET))));
+        Ok(process)
+    };
+    clusters.iter().map(connect).collect()
+}
