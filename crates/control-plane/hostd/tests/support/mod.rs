@@ -25,6 +25,7 @@ use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
 use strongroom_keys::{Kek, KeyRequestId, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
+use strongroom_rbd::process::StorageProgram;
 use strongroom_test_peers::{Pki, Server, ServerKind};
 use strongroom_types::{DatastoreId, VmId, VolumeSize};
 use strongroom_vm_supervisor::{self as supervisor, Programs};
@@ -60,6 +61,10 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
         }
         "worker" => strongroom_worker::process_main::process_main().map_err(|error| error.to_string()),
         "launcher" => Err(strongroom_hypervisor::process_main().to_string()),
+        "storage" => {
+            let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+            strongroom_rbd::process::process_main(socket).map_err(|error| error.to_string())
+        }
         "hostd" => {
             let [home, run] = [arguments.next().unwrap(), arguments.next().unwrap()].map(PathBuf::from);
             let supervisor =
