@@ -24,7 +24,7 @@ pub const WORKER_COMMAND: &str = "worker";
 pub const STARTER_COMMAND: &str = "worker-starter";
 
 /// The name of the command of the process that has the files of volumes on a cluster.
-pub const STORAGE_COMMAND: &str = "storage-process";
+pub const STORAGE_COMMAND: &str = strongroom_rbd::process::COMMAND;
 
 /// The worker gets everything over the socket that it inherits.
 #[derive(Debug, Args)]

@@ -45,6 +45,7 @@ use crate::output::Output;
 use crate::vm_supervisor::{LAUNCHER_COMMAND, SUPERVISOR_COMMAND};
 use crate::worker::STORAGE_COMMAND;
 use strongroom_rbd::process::StorageProgram;
+use strongroom_types::{CephMount, DatastoreId};
 
 /// The interval of checks whether hostd responds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -69,6 +70,10 @@ struct NotedInHome(KnownDatastores);
 impl DatastoreNotes for NotedInHome {
     fn note(&self, path: &Path) -> io::Result<()> {
         self.0.note(path).map_err(|error| io::Error::other(error.to_string()))
+    }
+
+    fn note_on_cluster(&self, datastore: DatastoreId, mount: &CephMount) -> io::Result<()> {
+        self.0.note_on_cluster(datastore, mount).map_err(|error| io::Error::other(error.to_string()))
     }
 }
 

@@ -146,6 +146,11 @@ impl VmRunDirectory {
         &self.0
     }
 
+    /// The directory for the control sockets of volumes whose own directories can have none.
+    pub fn control_sockets(&self) -> PathBuf {
+        self.0.join("control")
+    }
+
     /// The supervisor's socket.
     pub fn supervisor_socket(&self) -> PathBuf {
         self.0.join("supervisor.sock")

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod attacks;
+mod clusters;
 mod console_log;
 mod moves;
 mod reencryption;
@@ -77,6 +78,8 @@ fn main() -> ExitCode {
             "snapshots_of_several_vms_are_of_one_instant_whoever_is_killed",
             snapshot_groups::whoever_is_killed,
         ),
+        long_trial("a_vm_lives_on_a_cluster", clusters::lives),
+        long_trial("a_cluster_that_stops_keeps_nothing_else", clusters::stands_still),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])
 }

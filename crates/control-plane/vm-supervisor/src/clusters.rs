@@ -2,14 +2,16 @@
 //!
 //! The files of such a datastore belong to a storage process, which has the cluster's key and no
 //! key of a volume. A process that is about to have a volume's key can start no other one once it
-//! is confined: a supervisor that runs a VM has its starter do so, whenever one has ended; a job
-//! has one from the beginning, and fails if that ends.
+//! is confined: a supervisor that runs a VM has its starter do so, and is replaced with the storage
+//! process; a job has one from the beginning, and fails if that ends.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::{fmt, io, thread};
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::mount;
 use strongroom_host::protocol::Problem;
@@ -28,13 +30,27 @@ pub fn mount_by_starter<'a>(datastores: impl Iterator<Item = &'a DatastoreId>, s
     for id in datastores.copied() {
         let starter = starter.clone();
         let dial = move || {
-            starter.storage(id).map_err(|problem| {
-                tracing::error!("datastore {id} cannot be reached: {problem}");
+            let failed = |reason: &dyn fmt::Display| {
+                tracing::error!("datastore {id} cannot be reached: {reason}");
                 Errno::NOTCONN
-            })
+            };
+            let [socket, pidfd] = starter.storage(id).map_err(|problem| failed(&problem))?;
+            end_with(pidfd).map_err(|error| failed(&error))?;
+            Ok(socket)
         };
         mount(id, Arc::new(RemoteStorage::new(dial)));
     }
+}
+
+/// Ends this process when the storage process has ended: what it has open there, such as the
+/// record of the console, is gone. hostd starts another supervisor, which opens everything again.
+fn end_with(storage: OwnedFd) -> io::Result<()> {
+    let watch = move || {
+        while poll(&mut [PollFd::new(&storage, PollFlags::IN)], None).is_err() {}
+        tracing::error!("a storage process is gone, and so is its VM's supervisor");
+        std::process::exit(1);
+    };
+    thread::Builder::new().name("storage".to_owned()).spawn(watch).map(drop)
 }
 
 /// Mounts them for a process without keys, which starts a storage process when it needs one.

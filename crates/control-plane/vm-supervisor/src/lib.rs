@@ -63,6 +63,7 @@ use strongroom_host::protocol::Problem;
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::wire::{Wire, WireError};
 use strongroom_rbd::process::StorageProgram;
+use strongroom_worker::control::keep_sockets_of_clusters_in;
 use thiserror::Error;
 
 use self::door::Door;
@@ -142,6 +143,7 @@ pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
             let starter = Starter::start(&home, &run, &qemu, &clusters, &task, files.into_iter().next())?;
             clusters::mount_by_starter(clusters.keys(), &starter);
             let run = VmRunDirectory::existing(run);
+            keep_sockets_of_clusters_in(&run.control_sockets());
             walls::confine(&home, vec![task.spec.directory(), run.path().to_owned()])?;
             starter.live_and_die_with()?;
             return live(&home, run, grants, task, wire, starter);

@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_confine::{Cgroup, SandboxError, UidLease, close_inherited, confine_storage};
@@ -102,6 +102,9 @@ fn receive<M: DeserializeOwned>(socket: &PacketSocket) -> Result<(M, Vec<OwnedFd
     Ok((FORMATS.decode(bytes)?.1, files))
 }
 
+/// The name of the program's command that is a storage process.
+pub const COMMAND: &str = "storage-process";
+
 /// The command that is a storage process.
 #[derive(Clone, Debug)]
 pub struct StorageProgram {
@@ -112,6 +115,14 @@ pub struct StorageProgram {
 }
 
 impl StorageProgram {
+    /// This program's own command.
+    ///
+    /// # Errors
+    /// If /proc is not mounted.
+    pub fn this() -> io::Result<Self> {
+        Ok(Self { path: std::env::current_exe()?, arguments: vec![COMMAND.into()] })
+    }
+
     /// As [`StorageProcess::start`], without any of this process's environment.
     ///
     /// # Errors
@@ -160,6 +171,15 @@ impl StorageProcess {
             Report::Ready => Ok((process, socket.into_socket())),
             Report::Failed { reason } => Err(ProcessError::Refused(reason)),
         }
+    }
+
+    /// Its pidfd.
+    ///
+    /// # Errors
+    /// If the kernel has no descriptor left.
+    pub fn pidfd(&self) -> Result<OwnedFd, Errno> {
+        // It is not reaped yet, so its process id is still valid.
+        pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
     }
 
     /// Whether it has ended.

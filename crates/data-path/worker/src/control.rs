@@ -11,12 +11,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
+use strongroom_datastore::file::storage::CLUSTERS;
 use strongroom_datastore::file::{CONTROL_SOCKET, Decision, GroupTerms, LayerRecord, NewTags};
 use strongroom_keys::{KekSource, LeaseStatus, ProviderKeyId, ProviderName};
 use strongroom_statistics::Snapshot;
@@ -576,9 +578,27 @@ pub fn statistics_of(path: &Path, supervisor: Peer) -> Option<Snapshot> {
     }
 }
 
+/// Where this process has the control sockets of volumes on clusters.
+static SOCKETS_OF_CLUSTERS: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has the control sockets of volumes on clusters, whose own directories can have none, below this
+/// directory of the host. A process has one such directory, and nobody else serves volumes there.
+pub fn keep_sockets_of_clusters_in(directory: &Path) {
+    // A second call would only repeat the first one.
+    let _ = SOCKETS_OF_CLUSTERS.set(directory.to_owned());
+}
+
+/// The directory of a volume's control socket: the volume's own, unless it is on a cluster.
+pub(crate) fn directory_of_socket(volume: &Path) -> PathBuf {
+    match (volume.strip_prefix(CLUSTERS), SOCKETS_OF_CLUSTERS.get()) {
+        (Ok(below), Some(sockets)) => sockets.join(below),
+        _ => volume.to_owned(),
+    }
+}
+
 fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = openat(CWD, path, flags, Mode::empty())?;
+    let directory = openat(CWD, directory_of_socket(path), flags, Mode::empty())?;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&socket, &address_in(&directory)?)?;

@@ -48,7 +48,7 @@ use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
 use strongroom_hypervisor::{Launcher, QemuProgram};
 use strongroom_rbd::process::StorageProgram;
-use strongroom_types::unix_milliseconds_now;
+use strongroom_types::{CephMount, DatastoreId, unix_milliseconds_now};
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
@@ -77,6 +77,12 @@ pub trait DatastoreNotes: Debug + Send + Sync {
     /// # Errors
     /// If it cannot be noted. hostd then does not use the directory.
     fn note(&self, path: &Path) -> io::Result<()>;
+
+    /// Notes that volumes will be in this datastore on a cluster. Durable when it returns.
+    ///
+    /// # Errors
+    /// As for a directory.
+    fn note_on_cluster(&self, datastore: DatastoreId, mount: &CephMount) -> io::Result<()>;
 }
 
 /// The options of a hostd.
@@ -429,7 +435,11 @@ impl Hostd {
                 (path, id, None)
             }
         };
-        self.notes.note(&path).map_err(Problem::system)?;
+        let noted = match &ceph {
+            Some(mount) => self.notes.note_on_cluster(id, mount),
+            None => self.notes.note(&path),
+        };
+        noted.map_err(Problem::system)?;
         let added = DatastoreConfig { path: path.clone(), id, ceph };
         let mut config = self.config.lock();
         if config.datastore(&path) != Some(&added) {

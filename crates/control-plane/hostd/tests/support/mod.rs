@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use strongroom_datastore::file::storage::CLUSTERS;
 use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create};
 use strongroom_host::client::{Client, ClientError};
 use strongroom_host::process::ProcessIdentity;
@@ -27,7 +28,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
 use strongroom_rbd::process::StorageProgram;
 use strongroom_test_peers::{Pki, Server, ServerKind};
-use strongroom_types::{DatastoreId, VmId, VolumeSize};
+use strongroom_types::{CephMount, DatastoreId, VmId, VolumeSize};
 use strongroom_vm_supervisor::{self as supervisor, Programs};
 use tokio::runtime::Runtime;
 
@@ -40,6 +41,10 @@ struct Unnoted;
 
 impl DatastoreNotes for Unnoted {
     fn note(&self, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn note_on_cluster(&self, _: DatastoreId, _: &CephMount) -> std::io::Result<()> {
         Ok(())
     }
 }
@@ -211,6 +216,16 @@ impl Host {
     /// Makes hostd use a directory, which may have to be a certain datastore.
     pub fn try_use(&self, path: &Path, expected: Option<DatastoreId>) -> Result<Datastore, ClientError> {
         let request = DatastoreRequest { path: path.to_owned(), expected, ceph: None };
+        self.runtime.block_on(self.client.add_datastore(&request))
+    }
+
+    /// Makes hostd use a datastore on a cluster, which may have to be a certain one.
+    pub fn try_use_cluster(
+        &self,
+        mount: CephMount,
+        expected: Option<DatastoreId>,
+    ) -> Result<Datastore, ClientError> {
+        let request = DatastoreRequest { path: CLUSTERS.into(), expected, ceph: Some(mount) };
         self.runtime.block_on(self.client.add_datastore(&request))
     }
 

@@ -13,13 +13,13 @@ use super::FORCED;
 use crate::support::{Console, Host, KeySite, kill, until};
 
 /// A text in the guest's memory. Its disk has the text only in disguise.
-const MARKER: &[u8] = b"strongroom-marker-in-the-memory-of-a-guest";
+pub const MARKER: &[u8] = b"strongroom-marker-in-the-memory-of-a-guest";
 const DISGUISE: u8 = 0x55;
 
 /// A disk whose guest writes [`MARKER`] into its memory and prints `ready`. For each input byte but
 /// a `q`, it prints the number of bytes so far: `1`, `2` and so on in ASCII. The count is only in
 /// its memory.
-fn counting_guest() -> Vec<u8> {
+pub fn counting_guest() -> Vec<u8> {
     const TEXT: u8 = 79;
     const DISGUISED: u8 = TEXT + 8;
     let code: &[u8] = &[
@@ -128,7 +128,7 @@ fn start_refused(host: &Host, spec: &VmSpec, generation: u64) -> String {
 }
 
 /// Checks the guest's next count.
-fn counts(console: &mut Console, count: u8) {
+pub fn counts(console: &mut Console, count: u8) {
     console.say("+");
     console.await_line(&char::from(b'0' + count).to_string());
 }

@@ -218,12 +218,14 @@ impl Starter {
         Workers::of(Arc::new(self.clone()))
     }
 
-    /// Starts a storage process for a datastore, and returns the socket of its storage.
+    /// Starts a storage process for a datastore, and returns the socket of its storage and its
+    /// pidfd.
     ///
     /// # Errors
     /// If the cluster cannot be reached.
-    pub fn storage(&self, datastore: DatastoreId) -> Result<OwnedFd, Problem> {
-        self.ask(Ask::Storage { datastore }, &[])?.1.next()
+    pub fn storage(&self, datastore: DatastoreId) -> Result<[OwnedFd; 2], Problem> {
+        let (_, mut files) = self.ask(Ask::Storage { datastore }, &[])?;
+        Ok([files.next()?, files.next()?])
     }
 
     /// Probes this host's QEMU.

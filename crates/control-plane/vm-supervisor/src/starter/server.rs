@@ -403,8 +403,9 @@ impl Server {
         }
         let started = self.storage.start(mount, self.belongings.cgroup.as_deref());
         let (process, socket) = started.map_err(|error| Problem::new("cluster", error.to_string()))?;
+        let pidfd = process.pidfd().map_err(Problem::system)?;
         storages.push(process);
-        Ok((Answer::Done, vec![socket]))
+        Ok((Answer::Done, vec![socket, pidfd]))
     }
 
     fn start_qemu(&self, mut machine: MachineSpec, waiting: bool) -> Done {

@@ -32,12 +32,15 @@ mod starter;
 mod starter_process;
 mod upgrade;
 
+use std::fs::DirBuilder;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use strongroom_confine::SandboxError;
 use strongroom_datastore::file::{Access, DatastoreError, Deks, NewSnapshot, OpenLayer, VolumeHead};
@@ -56,7 +59,7 @@ use self::restart::{Crashes, Outage};
 use self::rewrap::PendingRewrap;
 use self::snapshot::PendingSnapshot;
 use crate::birth::Frontend;
-use crate::control::{Answer, Request, Status};
+use crate::control::{Answer, Request, Status, directory_of_socket};
 
 pub(crate) use self::child::timespec;
 pub use self::child::{Birthright, End};
@@ -190,8 +193,17 @@ impl Supervisor {
     /// Starts the first worker over the layer, which came with the head. When it returns, clients
     /// are served.
     pub fn start(exposure: Exposure, layer: OpenLayer, deks: Deks) -> Result<Self, SuperviseError> {
-        let control = exposure.head.as_fd().map(|directory| rustix::io::fcntl_dupfd_cloexec(directory, 0));
-        let control = control.unwrap_or(Err(Errno::NOTDIR))?;
+        let control = match exposure.head.as_fd() {
+            Some(directory) => rustix::io::fcntl_dupfd_cloexec(directory, 0)?,
+            None => {
+                let directory = directory_of_socket(exposure.head.path());
+                let failed = |error: std::io::Error| {
+                    SuperviseError::Start(format!("cannot make {}: {error}", directory.display()))
+                };
+                DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
+                rustix::fs::open(&directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?
+            }
+        };
         Self::start_in(exposure, layer, deks, control.as_fd())
     }
 

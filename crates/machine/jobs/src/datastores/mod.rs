@@ -13,6 +13,7 @@
 //!   or a person says that it is gone for good.
 //! - Nobody notes a volume that is copied or moved by other means than this program's.
 
+mod clusters;
 mod needs;
 mod scan;
 
@@ -21,9 +22,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
+use strongroom_datastore::file::storage::{cluster_of, cluster_path};
 use strongroom_datastore::file::{identify, identity};
 use strongroom_files::FileError;
-use strongroom_types::{DatastoreId, hex, unix_seconds_now};
+use strongroom_types::{CephMount, DatastoreId, hex, unix_seconds_now};
 
 pub use self::needs::{KeyNeeded, check_unneeded};
 pub use self::scan::{Scan, UnknownNeeds, provider_key, vm_of};
@@ -50,6 +52,9 @@ struct Note {
     /// Where it was.
     path: PathBuf,
     noted_unix_seconds: u64,
+    /// Where it lies, if on a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ceph: Option<CephMount>,
 }
 
 /// A file of the directory, and its note or why it says nothing.
@@ -67,17 +72,49 @@ impl KnownDatastores {
     /// # Errors
     /// [`JobError`]; then it is not noted.
     pub fn note(&self, path: &Path) -> Result<(), JobError> {
+        if let Some(known) = self.known_on_cluster(path)? {
+            return self.write(known);
+        }
         let datastore = identify(path)?;
         let found = |error| JobError::File(FileError { action: "find", path: path.to_owned(), error });
         let path = path.canonicalize().map_err(found)?;
-        let file = self.file(datastore, &path);
-        if Note::read(&file).is_ok_and(|note| note.path == path) {
+        self.write(Note {
+            format: FORMAT,
+            datastore,
+            path,
+            noted_unix_seconds: unix_seconds_now(),
+            ceph: None,
+        })
+    }
+
+    /// Notes a datastore on a cluster; durable when this returns.
+    ///
+    /// # Errors
+    /// [`JobError`]; then it is not noted.
+    pub fn note_on_cluster(&self, datastore: DatastoreId, mount: &CephMount) -> Result<(), JobError> {
+        let (path, ceph) = (cluster_path(datastore), Some(mount.clone()));
+        self.write(Note { format: FORMAT, datastore, path, noted_unix_seconds: unix_seconds_now(), ceph })
+    }
+
+    /// What is noted of the datastore on a cluster that this path names.
+    fn known_on_cluster(&self, path: &Path) -> Result<Option<Note>, JobError> {
+        let Some(wanted) = cluster_of(path) else { return Ok(None) };
+        let known =
+            self.notes()?.into_iter().find_map(|(_, note)| note.ok().filter(|note| note.datastore == wanted));
+        known.map(Some).ok_or_else(|| {
+            let error = io::Error::other("no datastore on a cluster is known by this path");
+            JobError::File(FileError { action: "use", path: path.to_owned(), error })
+        })
+    }
+
+    fn write(&self, note: Note) -> Result<(), JobError> {
+        let file = self.file(note.datastore, &note.path);
+        if Note::read(&file).is_ok_and(|found| found.path == note.path && found.ceph == note.ceph) {
             // Its writer may have been killed before it was durable.
             let synced = strongroom_files::sync_directory(&self.directory);
             return synced.map_err(|error| JobError::File(FileError { action: "sync", path: file, error }));
         }
-        let noted_unix_seconds = unix_seconds_now();
-        state_file::replace(&file, &Note { format: FORMAT, datastore, path, noted_unix_seconds })
+        state_file::replace(&file, &note)
     }
 
     /// Notes the datastore in which a volume is or will be.

@@ -5,13 +5,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use strongroom_datastore::file::storage::is_gone;
+use strongroom_datastore::file::storage::{cluster_of, is_gone};
 use strongroom_datastore::file::{KeyNeeds, VM_FILE, VolumeNeeds, key_needs};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_keys::{KekSource, ProviderKey};
 use strongroom_types::{VmId, without_numbers};
 
 use super::KnownDatastores;
+use super::clusters::Mounted;
 use crate::error::JobError;
 
 /// What was found.
@@ -59,10 +60,13 @@ impl KnownDatastores {
         let mut scan = Scan::default();
         for (file, note) in self.notes()? {
             match note {
-                Ok(note) => match note.check() {
-                    Ok(()) => scan.look_through(&note.path),
-                    Err(reason) => scan.leave_unknown(&note.path, &reason),
-                },
+                Ok(note) => {
+                    let _mounted = Mounted::of(&note);
+                    match note.check() {
+                        Ok(()) => scan.look_through(&note.path),
+                        Err(reason) => scan.leave_unknown(&note.path, &reason),
+                    }
+                }
                 Err(reason) => {
                     scan.leave_unknown(&file, &format!("this note of a datastore is damaged: {reason}"))
                 }
@@ -102,7 +106,10 @@ impl Scan {
     }
 
     fn look_through(&mut self, datastore: &Path) {
-        let found = datastore.canonicalize().map_err(|error| error.to_string());
+        let found = match cluster_of(datastore) {
+            Some(_) => Ok(datastore.to_owned()),
+            None => datastore.canonicalize().map_err(|error| error.to_string()),
+        };
         let needs = found.and_then(|path| key_needs(&path).map_err(|error| error.to_string()));
         match needs {
             Ok(KeyNeeds { volumes, unreadable }) => {

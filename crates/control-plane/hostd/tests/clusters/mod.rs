@@ -1,0 +1,237 @@
+//! VMs whose datastore is on a real Ceph cluster: their whole life, with the storage process, the
+//! supervisor and hostd killed in it, and a cluster that stops.
+
+use strongroom_datastore::file::storage::cluster_of;
+use strongroom_host::protocol::{
+    CloneSource, Datastore, DatastoreState, DiskFrontend, DiskKey, NewVmSnapshot, OperationKind,
+    OperationOutcome, PowerState, SnapshotChange, StartOptions, VmSpec,
+};
+use strongroom_test_peers::CephCluster;
+use strongroom_types::{CephClient, CephMount, CephPools, DatastoreId, SnapshotId, VolumeSize};
+
+use super::FORCED;
+use crate::support::{Console, Host, KeySite, kill, until};
+use crate::suspend::{MARKER, counting_guest, counts};
+
+/// The size of the first disk: more than one image's object.
+const DISK_BYTES: u64 = 6 << 20;
+
+fn mount(cluster: &CephCluster, namespace: &str) -> CephMount {
+    CephMount {
+        pools: CephPools {
+            pool: "rep2".parse().unwrap(),
+            data_pool: Some("ec21".parse().unwrap()),
+            namespace: namespace.parse().unwrap(),
+        },
+        client: CephClient {
+            user: "client.admin".parse().unwrap(),
+            conf: cluster.conf.clone(),
+            keyring: cluster.conf.with_file_name("keyring"),
+        },
+    }
+}
+
+/// A host with a VM on a cluster, under a key of a key server.
+struct Subject {
+    host: Host,
+    cluster: CephCluster,
+    site: KeySite,
+    datastore: Datastore,
+    spec: VmSpec,
+    generation: u64,
+}
+
+impl Subject {
+    fn new() -> Self {
+        let cluster = CephCluster::start(3);
+        let host = Host::start();
+        let site = KeySite::start(&host);
+        let datastore = host.try_use_cluster(mount(&cluster, "vms"), None).unwrap();
+        let mut spec = host.spec("web1", 2);
+        spec.datastore.clone_from(&datastore.path);
+        spec.disks[0].size_bytes = VolumeSize::new(DISK_BYTES).unwrap();
+        spec.disks[1].frontend = DiskFrontend::Nbd;
+        for disk in &mut spec.disks {
+            (disk.key, disk.integrity) = (DiskKey::provider(site.key.clone(), None), true);
+        }
+        let mut subject = Self { host, cluster, site, datastore, spec, generation: 0 };
+        let made = subject.host.create(&subject.spec);
+        subject.done(made);
+        let mut image = counting_guest();
+        image.resize(DISK_BYTES as usize, 0);
+        image[DISK_BYTES as usize - 4096..].fill(7);
+        let filled = subject.host.import_into(&subject.spec, "disk0", &image);
+        subject.keep(filled);
+        subject
+    }
+
+    fn keep(&mut self, told: Option<OperationOutcome>) {
+        if let Some(OperationOutcome::Volumes(volumes)) = told {
+            self.spec = self.spec.clone().with_facts(&volumes);
+        }
+    }
+
+    fn done(&mut self, kind: OperationKind) {
+        let told = self.host.done(&self.spec, self.generation, kind);
+        self.keep(told);
+    }
+
+    fn start(&mut self) -> Console {
+        self.generation += 1;
+        let spec = Box::new(self.spec.clone());
+        self.done(OperationKind::Start { spec, how: StartOptions::default() });
+        self.host.console(&self.spec)
+    }
+
+    fn change(&mut self, change: SnapshotChange) {
+        self.done(OperationKind::ChangeSnapshots { spec: Box::new(self.spec.clone()), change });
+    }
+
+    /// The storage processes of the VM; hostd's own is no child of a starter.
+    fn storage_processes(&self) -> Vec<u32> {
+        let hostd = self.host.hostd_pid();
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let is_one = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.ends_with(b"\0storage\0") && parent_of(*pid).is_some_and(|parent| parent != hostd)
+        };
+        pids.filter(is_one).collect()
+    }
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+fn snapshot(name: &str) -> NewVmSnapshot {
+    NewVmSnapshot::of_disks(SnapshotId::random(), name.parse().unwrap())
+}
+
+pub fn lives() {
+    let mut subject = Subject::new();
+    assert_eq!(cluster_of(&subject.spec.directory()), subject.datastore.id);
+    let mut console = subject.start();
+    console.await_line("ready");
+    counts(&mut console, 1);
+
+    // A running VM gets a snapshot with its memory, and is dumped.
+    let first = NewVmSnapshot { memory: true, ..snapshot("first") };
+    subject.change(SnapshotChange::Create { snapshot: first.clone() });
+    counts(&mut console, 2);
+    subject.done(OperationKind::Dump { label: None });
+
+    // Each process of the VM is killed under its guest.
+    for pid in subject.storage_processes() {
+        kill(pid);
+    }
+    subject.host.kill_hostd();
+    subject.host.start_hostd();
+    subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Running);
+    let mut console = subject.host.console(&subject.spec);
+    counts(&mut console, 3);
+
+    subject.done(OperationKind::Suspend);
+    subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Suspended);
+    subject.host.assert_nowhere(MARKER);
+    let mut console = subject.start();
+    counts(&mut console, 4);
+    subject.done(FORCED);
+
+    // Off: other keys, with and without the data, then a snapshot more, and a clone of each kind.
+    for data in [false, true] {
+        let to = subject.site.another_key();
+        let mut moved = subject.spec.clone();
+        moved.move_to(&to);
+        let told = subject.host.done(&subject.spec, 0, OperationKind::Rekey { spec: Box::new(moved), data });
+        for disk in &mut subject.spec.disks {
+            disk.key = DiskKey::provider(to.clone(), None);
+        }
+        subject.keep(told);
+    }
+    let second = snapshot("second");
+    subject.change(SnapshotChange::Create { snapshot: second.clone() });
+    for linked in [true, false] {
+        let name = if linked { "linked" } else { "copied" };
+        let mut clone = subject.host.spec(name, 2);
+        clone.datastore.clone_from(&subject.datastore.path);
+        clone.disks.clone_from(&subject.spec.disks);
+        for disk in &mut clone.disks {
+            disk.volume = None;
+            disk.least_generation = 0;
+        }
+        let from =
+            CloneSource { spec: subject.spec.clone(), snapshot: Some(second.id), linked, grants: Vec::new() };
+        let kind = OperationKind::Create { spec: Box::new(clone.clone()), from: Some(Box::new(from)) };
+        let Some(OperationOutcome::Volumes(made)) = subject.host.done(&clone, 0, kind) else { panic!() };
+        let clone = clone.with_facts(&made);
+        let how = StartOptions::default();
+        subject.host.done(&clone, 1, OperationKind::Start { spec: Box::new(clone.clone()), how });
+        subject.host.console(&clone).await_line("ready");
+        subject.host.done(&clone, 1, FORCED);
+        subject.host.done(&clone, 1, OperationKind::Delete);
+    }
+    subject.change(SnapshotChange::Delete { snapshot: second.id });
+    subject.change(SnapshotChange::Revert {
+        to: first.id,
+        keep: snapshot("kept"),
+        discard: true,
+        disks_only: false,
+        tpm: false,
+    });
+    subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Suspended);
+    let mut console = subject.start();
+    counts(&mut console, 2);
+    subject.done(FORCED);
+    subject.done(OperationKind::Delete);
+    subject.host.assert_nobody_left();
+    subject.host.assert_nowhere(MARKER);
+}
+
+/// What hostd reports of its datastore on the cluster.
+fn reported(subject: &Subject) -> Datastore {
+    let found = subject.host.host().datastores.into_iter();
+    found.into_iter().find(|datastore| datastore.path == subject.datastore.path).unwrap()
+}
+
+/// hostd reports the host, and runs what is elsewhere, while a cluster does not answer; the VM on
+/// it goes on once the cluster does.
+pub fn stands_still() {
+    let mut subject = Subject::new();
+    let mut console = subject.start();
+    console.await_line("ready");
+    assert_eq!(reported(&subject).state, DatastoreState::Ready);
+    let other = DatastoreId::random();
+    let refused = subject.host.try_use_cluster(mount(&subject.cluster, "vms"), Some(other)).unwrap_err();
+    assert!(refused.to_string().contains("which is another one"), "{refused}");
+    let mut nobody = mount(&subject.cluster, "vms");
+    nobody.client.user = "client.nobody".parse().unwrap();
+    let refused = subject.host.try_use_cluster(nobody, None).unwrap_err().to_string();
+    assert!(refused.contains("has no key of client.nobody"), "{refused}");
+
+    const OSDS: [&str; 3] = ["osd.0", "osd.1", "osd.2"];
+    for osd in OSDS {
+        subject.cluster.pause(osd);
+    }
+    subject.host.kill_hostd();
+    subject.host.start_hostd();
+    let missing = until("it is missing", || {
+        Some(reported(&subject)).filter(|found| found.state == DatastoreState::Missing)
+    });
+    assert!(missing.reason.is_some(), "{missing:?}");
+    subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Running);
+    let local = subject.host.spec("local1", 1);
+    subject.host.done(&local, 0, subject.host.create(&local));
+    subject.host.done(&local, 0, OperationKind::Delete);
+    for osd in OSDS {
+        subject.cluster.resume(osd);
+    }
+    until("it is there again", || {
+        Some(reported(&subject)).filter(|found| found.state == DatastoreState::Ready)
+    });
+    let mut console = subject.host.console(&subject.spec);
+    counts(&mut console, 1);
+    subject.done(FORCED);
+    subject.host.assert_nobody_left();
+}
