@@ -109,7 +109,7 @@ attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of vo
 	  cargo test --package strongroom-hostd --test datastore_fuzz -- --nocapture
 	cargo test --package strongroom-hostd --test host -- --include-ignored
 
-test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, trouble, fencing, a VM's directory, processes that are killed; some minutes. FENCING_ROUNDS=
+test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, devices that are gone or full, fencing, a VM's directory, processes that are killed; some minutes. FENCING_ROUNDS=
 	scripts/install-packages test
 	scripts/ceph-programs >/dev/null
 	cargo build -p strongroom-rbd -p strongroom-worker --examples

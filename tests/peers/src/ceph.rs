@@ -80,7 +80,8 @@ impl CephCluster {
 
     /// Sends a command, a JSON object, and returns the answer. Besides those of the monitor there
     /// are `fill image` and `verify image` (`pool`, `data_pool`, `name`, `size`, `text`): all of an
-    /// image is written through librbd, or read and compared.
+    /// image is written through librbd, or read and compared. `make namespace` (`pool`, `name`) does
+    /// what `rbd namespace create` does.
     pub fn tell(&mut self, command: &str) -> String {
         let stdin = self.stdin.as_mut().expect("it is open until the end");
         writeln!(stdin, "tell {command}").expect("the cluster takes commands");
@@ -91,6 +92,11 @@ impl CephCluster {
     /// `conf`.
     pub fn add_user(&mut self, user: &str) {
         self.command("user", user);
+    }
+
+    /// As [`add_user`](Self::add_user), for a user who has no right to other namespaces.
+    pub fn add_user_of(&mut self, user: &str, namespace: &str) {
+        self.command("user", &format!("{user} {namespace}"));
     }
 
     fn command(&mut self, verb: &str, daemon: &str) {

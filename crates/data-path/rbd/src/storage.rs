@@ -14,6 +14,7 @@ use strongroom_datastore::file::{DatastoreError, FileSystem, FileSystemKind, is_
 
 use crate::ceph::{
     CephError, Cluster, ClusterOptions, Image, ImageAccess, ImageShape, Pool, create_image, make_namespace,
+    make_trash,
 };
 use crate::file::{self, ObjectLock, RbdFile};
 use crate::holder::Holder;
@@ -44,8 +45,11 @@ pub(crate) struct Shared {
     cluster: Cluster,
     pub(crate) pool: Pool,
     data_pool: Option<String>,
-    /// The open images: several open files of this process share one, and its lock.
-    images: Mutex<HashMap<OpenedAs, Weak<Image>>>,
+    /// The pools, of which the last one has the blocks.
+    pool_names: Vec<String>,
+    /// The open images: several open files of this process share one, and its lock. Each has a
+    /// lock of its own, as opening one waits for the cluster.
+    images: Mutex<HashMap<OpenedAs, Arc<Mutex<Weak<Image>>>>>,
     pub(crate) instances: Instances,
     own: Instance,
     /// The addresses of instances that were fenced.
@@ -61,13 +65,18 @@ struct OpenedAs {
 impl Shared {
     pub(crate) fn open_image(&self, id: &ObjectId, access: ImageAccess) -> Result<Arc<Image>, Errno> {
         let key = OpenedAs { id: *id, writes: access == ImageAccess::Write };
-        let mut images = self.images.lock();
-        images.retain(|_, image| image.strong_count() > 0);
-        if let Some(image) = images.get(&key).and_then(Weak::upgrade) {
+        let place = {
+            let mut images = self.images.lock();
+            // One that another thread has at hand may be locked, and is about to be used.
+            images.retain(|_, place| Arc::strong_count(place) > 1 || place.lock().strong_count() > 0);
+            Arc::clone(images.entry(key).or_default())
+        };
+        let mut known = place.lock();
+        if let Some(image) = known.upgrade() {
             return Ok(image);
         }
         let image = Arc::new(Image::open(&self.pool, &file::image_of(id), access)?);
-        images.insert(key, Arc::downgrade(&image));
+        *known = Arc::downgrade(&image);
         Ok(image)
     }
 
@@ -109,6 +118,7 @@ impl RbdStorage {
             "" => Ok(()),
             name => make_namespace(&cluster.pool(&options.pool, "")?, name),
         };
+        let made = made.and_then(|()| make_trash(&pool));
         let failed = |errno| {
             let action = format!("make a datastore in the pool {}", options.pool);
             CephError::Call { action, errno }
@@ -123,7 +133,9 @@ impl RbdStorage {
         })?;
         let data_pool = options.data_pool.clone();
         let (images, fenced) = (Mutex::default(), Mutex::default());
-        let storage = Self(Arc::new(Shared { cluster, pool, data_pool, images, instances, own, fenced }));
+        let pool_names = [Some(&options.pool), data_pool.as_ref()].into_iter().flatten().cloned().collect();
+        let shared = Shared { cluster, pool, data_pool, pool_names, images, instances, own, fenced };
+        let storage = Self(Arc::new(shared));
         storage.forget_the_ended().map_err(failed)?;
         match Names::root(&storage.0.pool).make() {
             Ok(()) | Err(Errno::EXIST) => Ok(storage),
@@ -351,7 +363,8 @@ impl Directory for RbdDirectory {
     }
 
     fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError> {
-        let space = self.shared().cluster.space().map_err(|errno| DatastoreError::System {
+        let Shared { cluster, pool_names, .. } = &**self.shared();
+        let space = cluster.space(pool_names).map_err(|errno| DatastoreError::System {
             action: "examine the cluster of",
             path: path.to_owned(),
             errno,

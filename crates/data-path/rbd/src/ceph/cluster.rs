@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
-use std::ptr;
 use std::sync::Arc;
+use std::{ptr, slice};
 
 use rustix::io::Errno;
 use strongroom_memory::secret::SecretBytes;
 
-use super::library::{ClusterStat, Functions, Handle, functions};
+use super::library::{Functions, Handle, functions};
 use super::object::Pool;
 use super::{CephError, c_string, checked};
 
@@ -62,15 +62,6 @@ const WITHOUT_FILES: [(&str, &str); 6] = [
     ("pid_file", ""),
 ];
 
-/// The space of a cluster, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
-    /// Of all devices.
-    pub total_bytes: u64,
-    /// Not used. An object takes several times its length of it, by its pool's redundancy.
-    pub available_bytes: u64,
-}
-
 /// A connected client of a cluster. Clones share the connection, which is one *instance* to the
 /// cluster: it is fenced as a whole.
 #[derive(Clone)]
@@ -96,9 +87,10 @@ const SETTINGS: [(&str, &str); 4] = [
     // librbd would fence it again, for an hour, which would be what counts from then on; and with
     // `rbd_blocklist_expire_seconds` its request is refused (16.2.15).
     ("rbd_blocklist_on_break_lock", "false"),
-    // Submitting never waits for requests under way; queues have depths of their own.
-    ("objecter_inflight_ops", "65536"),
-    ("objecter_inflight_op_bytes", "17179869184"),
+    // No limit. At one, librbd's threads wait, which every image's ends need too; our queues have
+    // limits of their own (`queue.rs`).
+    ("objecter_inflight_ops", "0"),
+    ("objecter_inflight_op_bytes", "0"),
 ];
 
 impl Cluster {
@@ -149,13 +141,36 @@ impl Cluster {
         Pool::open(self, name, namespace).map_err(CephError::call(format!("open the pool {name}")))
     }
 
-    /// The space of the cluster.
-    pub fn space(&self) -> Result<Space, Errno> {
-        let mut stat = ClusterStat::default();
+    /// Sends a command to the monitors. Returns their answer.
+    pub(super) fn ask_monitors(&self, command: &CStr) -> Result<Vec<u8>, Errno> {
         let Connection { functions, handle } = &*self.connection;
-        // SAFETY: `stat` has the layout of the C structure, which the call fills.
-        checked(unsafe { (functions.rados_cluster_stat)(*handle, &mut stat) })?;
-        Ok(Space { total_bytes: stat.kb << 10, available_bytes: stat.kb_avail << 10 })
+        let (mut answer, mut message) = (ptr::null_mut::<c_char>(), ptr::null_mut::<c_char>());
+        let (mut answer_bytes, mut message_bytes) = (0, 0);
+        // SAFETY: one command, without input; the call sets the pointers and their lengths, to
+        // memory that is released below, or leaves them as they are.
+        let asked = unsafe {
+            (functions.rados_mon_command)(
+                *handle,
+                &command.as_ptr(),
+                1,
+                ptr::null(),
+                0,
+                &mut answer,
+                &mut answer_bytes,
+                &mut message,
+                &mut message_bytes,
+            )
+        };
+        let text = match answer.is_null() {
+            true => Vec::new(),
+            // SAFETY: the memory has this length.
+            false => unsafe { slice::from_raw_parts(answer.cast::<u8>(), answer_bytes) }.to_vec(),
+        };
+        for memory in [answer, message].into_iter().filter(|memory| !memory.is_null()) {
+            // SAFETY: it is released once, after its last use.
+            unsafe { (functions.rados_buffer_free)(memory) };
+        }
+        checked(asked).map(|_| text)
     }
 
     /// The address of this instance, by which others fence it.

@@ -7,6 +7,7 @@ use std::ptr;
 use rustix::io::Errno;
 use strongroom_types::Extent;
 
+use super::change::{Change, Step};
 use super::library::{Functions, Handle};
 use super::object::Pool;
 use super::{c_string, checked, checked_size};
@@ -18,8 +19,10 @@ const OPTION_DATA_POOL: c_int = 10;
 /// Layering, exclusive lock, object map and fast diff: the map tells where a layer has content, and
 /// needs the lock.
 const FEATURES: u64 = 1 | 4 | 8 | 16;
-/// Objects of 4 MiB.
+/// The size of an image's objects, as a power of two.
 const ORDER: u64 = 22;
+/// Bytes of an object of an image.
+pub const OBJECT_BYTES: u64 = 1 << ORDER;
 /// `RBD_LOCK_MODE_EXCLUSIVE`.
 const LOCK_EXCLUSIVE: u32 = 0;
 
@@ -81,21 +84,36 @@ pub fn create_image(pool: &Pool, name: &str, bytes: u64, shape: ImageShape<'_>) 
 }
 
 /// Makes a namespace of a pool known to librbd, which makes no images in others. `pool` is the
-/// pool's default namespace.
+/// pool's default namespace. A user who may use only his namespace cannot make it, and has it from
+/// the cluster's administrator.
 pub fn make_namespace(pool: &Pool, name: &str) -> Result<(), Errno> {
     let name = c_string(name)?;
     // SAFETY: the pool is valid.
     match checked(unsafe { (pool.functions().rbd_namespace_create)(pool.handle(), name.as_ptr()) }) {
-        Ok(_) | Err(Errno::EXIST) => Ok(()),
+        Ok(_) | Err(Errno::EXIST | Errno::PERM | Errno::ACCESS) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Makes the object in which librbd notes the images that it removes. A pool that is full makes no
+/// object any more, and none of its images could be removed then. In one that is full already, it
+/// is not made.
+pub fn make_trash(pool: &Pool) -> Result<(), Errno> {
+    match pool.change("rbd_trash", &Change(vec![Step::Create])) {
+        Ok(()) | Err(Errno::EXIST | Errno::NOSPC | Errno::DQUOT) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
 /// Removes an image with its data. `BUSY` while it is open for writing.
 pub fn remove_image(pool: &Pool, name: &str) -> Result<(), Errno> {
-    let name = c_string(name)?;
+    let named = c_string(name)?;
     // SAFETY: the pool is valid.
-    checked(unsafe { (pool.functions().rbd_remove)(pool.handle(), name.as_ptr()) }).map(drop)
+    match checked(unsafe { (pool.functions().rbd_remove)(pool.handle(), named.as_ptr()) }) {
+        // It says so too if it cannot note the image in a full pool.
+        Err(Errno::NOENT) if pool.length(&format!("rbd_id.{name}")).is_ok() => Err(Errno::NOSPC),
+        removed => removed.map(drop),
+    }
 }
 
 impl Image {

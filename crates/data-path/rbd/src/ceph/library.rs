@@ -15,16 +15,6 @@ pub(super) type Handle = *mut c_void;
 pub(super) type Callback = unsafe extern "C" fn(completion: Handle, argument: *mut c_void);
 pub(super) type DiffCallback = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
-/// `struct rados_cluster_stat_t`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(super) struct ClusterStat {
-    pub(super) kb: u64,
-    pub(super) kb_used: u64,
-    pub(super) kb_avail: u64,
-    pub(super) num_objects: u64,
-}
-
 macro_rules! functions {
     ($($library:ident { $($name:ident($($argument:ty),*) $(-> $result:ty)?;)* })*) => {
         /// The functions, resolved once for the life of the process.
@@ -65,7 +55,7 @@ functions! {
         rados_shutdown(Handle);
         rados_getaddrs(Handle, *mut *mut c_char) -> c_int;
         rados_buffer_free(*mut c_char);
-        rados_cluster_stat(Handle, *mut ClusterStat) -> c_int;
+        rados_mon_command(Handle, *const *const c_char, usize, *const c_char, usize, *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize) -> c_int;
         rados_wait_for_latest_osdmap(Handle) -> c_int;
         rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
         rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;

@@ -11,6 +11,7 @@ mod image;
 mod library;
 mod object;
 mod requests;
+mod space;
 
 use std::ffi::{CString, c_int};
 
@@ -19,10 +20,12 @@ use thiserror::Error;
 
 pub use change::{Change, Step};
 pub use cluster::{Cluster, ClusterConf, ClusterOptions, GivenConf, PARAMETERS};
-pub use image::{Image, ImageAccess, ImageShape, create_image, make_namespace, remove_image};
+pub use image::{
+    Image, ImageAccess, ImageShape, OBJECT_BYTES, create_image, make_namespace, make_trash, remove_image,
+};
 pub use library::load;
 pub use object::{LockKind, Pool};
-pub use requests::{Refused, Requests, Submission};
+pub use requests::{Ended, Refused, Requests, Submission};
 
 /// Why a cluster cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

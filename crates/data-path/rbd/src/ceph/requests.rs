@@ -38,9 +38,9 @@ pub enum Submission {
 
 /// A request that has ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct Ended<T> {
     /// The submitter's name for it.
-    pub tag: u64,
+    pub tag: T,
     /// The count of bytes of a transfer.
     pub result: Result<usize, Errno>,
     /// The buffer of a transfer.
@@ -56,17 +56,17 @@ pub struct Refused {
     pub buffer: Option<Buffer>,
 }
 
-/// The requests of one thread. It keeps their buffers and images until they have ended; dropping it
-/// waits for them.
-pub struct Requests {
-    under_way: InFlight<Request>,
+/// The requests of one thread, each with a tag of the submitter's. It keeps their buffers and
+/// images until they have ended; dropping it waits for them.
+pub struct Requests<T> {
+    under_way: InFlight<Request<T>>,
     mailbox: Arc<Mailbox>,
     /// Reports taken from the mailbox.
     reports: Vec<Report>,
 }
 
-struct Request {
-    tag: u64,
+struct Request<T> {
+    tag: T,
     buffer: Option<Buffer>,
     is_read: bool,
     _image: Arc<Image>,
@@ -90,7 +90,7 @@ struct Reporter {
     to: Arc<Mailbox>,
 }
 
-impl Requests {
+impl<T> Requests<T> {
     /// Requests of the thread that `waker` wakes, about `depth` of them at a time.
     pub fn new(waker: Arc<Waker>, depth: usize) -> Self {
         let reports = Mutex::new(Vec::with_capacity(depth));
@@ -102,7 +102,7 @@ impl Requests {
     }
 
     /// Starts a request. It does not wait for the cluster.
-    pub fn submit(&mut self, image: &Arc<Image>, tag: u64, submission: Submission) -> Result<(), Refused> {
+    pub fn submit(&mut self, image: &Arc<Image>, tag: T, submission: Submission) -> Result<(), Refused> {
         let (start, buffer) = match submission {
             Submission::Read(offset, into) => (Start::Read(offset), Some(into)),
             Submission::Write(offset, from) => (Start::Write(offset), Some(from)),
@@ -161,7 +161,7 @@ impl Requests {
     }
 
     /// Takes those that have ended since.
-    pub fn poll(&mut self, mut ended: impl FnMut(Ended)) {
+    pub fn poll(&mut self, mut ended: impl FnMut(Ended<T>)) {
         std::mem::swap(&mut self.reports, &mut *self.mailbox.reports.lock());
         for Report { slot, result } in self.reports.drain(..) {
             if let Some(Request { tag, buffer, is_read, .. }) = self.under_way.take(slot) {
@@ -183,7 +183,7 @@ enum Start {
     Flush,
 }
 
-impl Drop for Requests {
+impl<T> Drop for Requests<T> {
     fn drop(&mut self) {
         let mut reports = self.mailbox.reports.lock();
         while reports.len() < self.under_way.len() {

@@ -1,20 +1,28 @@
 //! The suite that every disk must pass.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use strongroom_datastore::file::storage::Storage;
 use strongroom_datastore::file::*;
 use strongroom_io::conformance::Conformance;
 use strongroom_io::{IdleReactor, Sealed};
+use strongroom_rbd::{CephError, RbdStorage};
+use strongroom_test_peers::CephCluster;
 use strongroom_types::{KeyEpoch, VolumeSize};
 
-use crate::support::{Pools, connect};
+use crate::support::{Pools, connect, datastore_on};
 
 /// Runs the suite on volumes of this storage.
 pub fn passes(storage: impl Storage + 'static) {
+    passes_slice(storage, 400);
+}
+
+/// Runs the suite with this many random requests of each thread in each check.
+pub fn passes_slice(storage: impl Storage + 'static, requests: usize) {
     let count = AtomicU64::new(0);
     let suite = Conformance::<Sealed>::new(move || {
         let path = PathBuf::from(format!("vm{}", count.fetch_add(1, Ordering::Relaxed)));
@@ -27,6 +35,7 @@ pub fn passes(storage: impl Storage + 'static) {
             .unwrap()
             .disk
     });
+    let suite = suite.requests(requests);
     if let Err(failure) = suite.epoch(KeyEpoch::CLEAR).event_loops(|| IdleReactor::new().map(Rc::new)).run() {
         panic!("{failure}");
     }
@@ -36,6 +45,37 @@ pub fn passes(storage: impl Storage + 'static) {
 #[ignore = "long: make test-ceph"]
 fn it_is_a_disk_on_a_replicated_pool() {
     passes(connect(Pools::Replicated));
+}
+
+/// A user with no right beyond a namespace that the cluster's administrator has made.
+#[test]
+#[ignore = "long: make test-ceph"]
+fn it_is_a_disk_for_a_user_of_one_namespace() {
+    let mut cluster = CephCluster::start(2);
+    let administrators = datastore_on(cluster.conf.clone(), Pools::Replicated);
+    let namespace = &administrators.namespace;
+    cluster.tell(&format!(
+        r#"{{"prefix":"make namespace","pool":"{}","name":"{namespace}"}}"#,
+        administrators.pool
+    ));
+    cluster.add_user_of("client.narrow", namespace);
+    let mut options = administrators.clone();
+    options.cluster.user = "client.narrow".to_owned();
+    let storage = RbdStorage::connect(&options).unwrap();
+    let directory = storage.open_directory(Path::new("")).unwrap();
+    assert!(directory.file_system(Path::new("")).unwrap().available_bytes > 0);
+    drop(directory);
+    passes(storage.clone());
+    // What it needs of the monitors: to fence an instance.
+    let other = RbdStorage::connect(&administrators).unwrap();
+    storage.take_over(&other.own_address().unwrap()).unwrap();
+    assert!(other.make_directory(Path::new("late")).is_err());
+    // No other namespace, and not the pool's own.
+    for namespace in ["other", ""] {
+        options.namespace = namespace.to_owned();
+        let refused = RbdStorage::connect(&options).map(drop).unwrap_err();
+        assert!(matches!(refused, CephError::Call { errno: Errno::PERM, .. }), "{refused}");
+    }
 }
 
 #[test]

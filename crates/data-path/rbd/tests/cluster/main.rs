@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod conformance;
+mod erasure_code;
 mod fencing;
+mod full;
 mod hosts;
 mod life;
 mod names;

@@ -17,7 +17,7 @@ use strongroom_memory::{BufferPool, MAX_BUFFER_BYTES};
 use strongroom_types::Extent;
 use uuid::Uuid;
 
-use super::{Beside, Object, Reply, STACK_BYTES, ServedFile, Shared};
+use super::{Beside, Counted, Object, Reply, STACK_BYTES, ServedFile, Shared};
 use crate::message::{Answer, Ask};
 use crate::ring::{Broken, CHUNKS, ENTRIES, Ended, Entry, LAYOUT, ServerRing, code_of, operation};
 
@@ -91,11 +91,11 @@ pub(super) fn open(shared: &Arc<Shared>, layout: u32, files: Vec<OwnedFd>) -> Re
     drop(BufferPool::of_shared(&chunks, CHUNKS).map_err(|_| Errno::INVAL)?);
     let (orders, received) = channel();
     let (start, started) = channel();
-    let makes_loop = Arc::clone(shared);
+    let counted = shared.count()?;
     let thread = thread::Builder::new().name("lane".to_owned()).stack_size(STACK_BYTES);
     thread
         .spawn(move || {
-            let made = (makes_loop.event_loops)().map_err(|_| Errno::NOMEM).and_then(|event_loop| {
+            let made = (counted.0.event_loops)().map_err(|_| Errno::NOMEM).and_then(|event_loop| {
                 let pool = BufferPool::of_shared(&chunks, CHUNKS).map_err(|_| Errno::NOMEM)?;
                 Ok((event_loop, pool))
             });
@@ -103,7 +103,7 @@ pub(super) fn open(shared: &Arc<Shared>, layout: u32, files: Vec<OwnedFd>) -> Re
                 Ok((event_loop, pool)) => {
                     let _ = start.send(Ok(event_loop.reactor().waker()));
                     drop(start);
-                    Lane::new(ring, pool, wakes, event_loop).run(&received);
+                    Lane::new(ring, pool, wakes, event_loop, counted).run(&received);
                 }
                 Err(errno) => drop(start.send(Err(errno))),
             }
@@ -131,11 +131,12 @@ struct Lane {
     must_wake: bool,
     /// The client has hung up, or has broken the ring: nothing more is taken.
     is_ending: bool,
+    server: Counted,
 }
 
 /// A file on the lane, with a queue of its own, so that it can be left alone.
 struct Attached {
-    file: Arc<ServedFile>,
+    file: KeepsOpen,
     queue: Box<dyn FileQueue>,
     token: FileToken,
     under_way: usize,
@@ -154,7 +155,26 @@ struct UnderWay {
 #[derive(Debug)]
 struct Held(Arc<dyn DataFile>, #[expect(dead_code, reason = "keeps it open")] KeepsOpen);
 
-struct KeepsOpen(#[expect(dead_code, reason = "keeps it open")] Arc<ServedFile>);
+/// A lane's use of a file. If it is the last one, another thread closes the file.
+struct KeepsOpen {
+    server: Arc<Shared>,
+    /// `None` only while it is dropped.
+    file: Option<Arc<ServedFile>>,
+}
+
+impl KeepsOpen {
+    fn writable(&self) -> Result<(), Errno> {
+        self.file.as_ref().ok_or(Errno::BADF)?.writable()
+    }
+}
+
+impl Drop for KeepsOpen {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take().and_then(Arc::into_inner) {
+            self.server.close(file);
+        }
+    }
+}
 
 impl std::fmt::Debug for KeepsOpen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -173,7 +193,13 @@ impl DataFile for Held {
 }
 
 impl Lane {
-    fn new(ring: ServerRing, pool: BufferPool, wakes: OwnedFd, event_loop: Box<dyn EventLoop>) -> Self {
+    fn new(
+        ring: ServerRing,
+        pool: BufferPool,
+        wakes: OwnedFd,
+        event_loop: Box<dyn EventLoop>,
+        server: Counted,
+    ) -> Self {
         Self {
             ring,
             pool,
@@ -185,6 +211,7 @@ impl Lane {
             done: Vec::with_capacity(ENTRIES),
             must_wake: false,
             is_ending: false,
+            server,
         }
     }
 
@@ -233,7 +260,8 @@ impl Lane {
         let failed = |_| Errno::IO;
         let mut queue = file.file.queue(&self.event_loop.reactor()).map_err(failed)?;
         let stored: Arc<dyn DataFile> = Arc::clone(&file.file) as _;
-        let held = Held(stored, KeepsOpen(Arc::clone(&file)));
+        let keeps_open = || KeepsOpen { server: Arc::clone(&self.server.0), file: Some(Arc::clone(&file)) };
+        let (held, file) = (Held(stored, keeps_open()), keeps_open());
         let token = queue.register(Arc::new(held)).map_err(failed)?;
         let number = self.next_file;
         self.next_file += 1;
@@ -330,5 +358,107 @@ impl Lane {
         attached.queue.submit(FileIo { tag: slot.tag(), file: attached.token, operation });
         (attached.under_way, attached.is_kicked) = (attached.under_way + 1, false);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rustix::fs::FlockOperation;
+    use strongroom_datastore::file::storage::{BY_PATH, Lockable, StoredFile};
+    use strongroom_io::IdleReactor;
+
+    use super::super::Server;
+    use super::*;
+
+    /// A file of a cluster that does not answer: it is closed when the test says so.
+    #[derive(Debug)]
+    struct Hanging(Mutex<Receiver<()>>);
+
+    impl Drop for Hanging {
+        fn drop(&mut self) {
+            self.0.get_mut().recv().unwrap();
+        }
+    }
+
+    impl DataFile for Hanging {
+        fn as_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+            None
+        }
+
+        fn as_any(&self) -> &dyn std::any::Any {
+            self
+        }
+    }
+
+    impl Lockable for Hanging {
+        fn try_lock(&self, _: FlockOperation) -> Result<(), Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn lock_holder(&self) -> Option<u32> {
+            None
+        }
+    }
+
+    impl StoredFile for Hanging {
+        fn length(&self) -> Result<u64, Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn link_count(&self) -> Result<u64, Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn set_length(&self, _: u64) -> Result<(), Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn allocate(&self, _: u64, _: u64) -> Result<(), Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize, Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn write_at(&self, _: u64, _: &[u8]) -> Result<(), Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn sync(&self) -> Result<(), Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn next_data(&self, _: u64) -> Result<u64, Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn next_hole(&self, _: u64) -> Result<u64, Errno> {
+            Err(Errno::NOSYS)
+        }
+    }
+
+    #[test]
+    fn a_lane_does_not_wait_for_a_file_to_be_closed() {
+        let server = Server::new(BY_PATH, || IdleReactor::new().map(std::rc::Rc::new));
+        let (closes, may_close) = channel();
+        let directory = Arc::downgrade(&BY_PATH.open_directory(Path::new("/")).unwrap());
+        let served = Arc::new(ServedFile {
+            token: Uuid::new_v4(),
+            file: Arc::new(Hanging(Mutex::new(may_close))),
+            is_writable: true,
+            directory,
+        });
+        let keeps_open = || KeepsOpen { server: Arc::clone(&server.0), file: Some(Arc::clone(&served)) };
+        let (first, last) = (keeps_open(), keeps_open());
+        drop(served);
+        drop(first);
+        assert_eq!(*server.0.objects.lock(), 0, "it is in use");
+        drop(last);
+        assert_eq!(*server.0.objects.lock(), 1, "the server stays until it is closed");
+        closes.send(()).unwrap();
+        server.wait_until_unused();
     }
 }

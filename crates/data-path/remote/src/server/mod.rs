@@ -1,7 +1,8 @@
 //! The server's side.
 //!
 //! Each socket has a thread, which answers one request at a time: a cluster that does not answer
-//! holds up those who wait for that object, and nobody else. Each lane has a thread, too.
+//! holds up those who wait for that object, and nobody else. Each lane has a thread, too, which
+//! waits for no file: one whose last use was on a lane is closed by a thread of its own.
 
 mod lane;
 mod objects;
@@ -118,16 +119,31 @@ impl Server {
 }
 
 impl Shared {
+    /// Counts a thread, if there may be another one.
+    fn count(self: &Arc<Self>) -> Result<Counted, Errno> {
+        let mut objects = self.objects.lock();
+        if *objects >= OBJECTS_MAX {
+            return Err(Errno::NFILE);
+        }
+        *objects += 1;
+        Ok(Counted(Arc::clone(self)))
+    }
+
+    /// Closes a file that nobody uses any more, on a thread of its own: the storage may wait.
+    fn close(self: &Arc<Self>, file: ServedFile) {
+        *self.objects.lock() += 1;
+        let counted = Counted(Arc::clone(self));
+        let thread = thread::Builder::new().name("closing".to_owned()).stack_size(STACK_BYTES);
+        // Without a thread, the file is closed here, with what the closure has.
+        let _ = thread.spawn(move || {
+            let _counted = counted;
+            drop(file);
+        });
+    }
+
     /// Gives an object a thread, and returns the socket of its client.
     fn spawn(self: &Arc<Self>, object: impl Object, name: &str) -> Result<OwnedFd, Errno> {
-        {
-            let mut objects = self.objects.lock();
-            if *objects >= OBJECTS_MAX {
-                return Err(Errno::NFILE);
-            }
-            *objects += 1;
-        }
-        let counted = Counted(Arc::clone(self));
+        let counted = self.count()?;
         let (socket, theirs) = PacketSocket::pair()?;
         let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
@@ -141,7 +157,8 @@ impl Shared {
     }
 }
 
-/// One of the objects that there may be.
+/// A thread of the server's: one of those of objects and lanes that there may be, or one that
+/// closes a file. The server is in use as long as there is any.
 struct Counted(Arc<Shared>);
 
 impl Drop for Counted {

@@ -313,3 +313,44 @@ fn a_volume_lives_on_a_cluster() {
     let (storage, had) = cluster_files(&cluster);
     lives(&storage, had, Path::new("vm1"), Seal::Encrypted);
 }
+
+/// A client whose protocol has a word for it hears that the pool is full, and the volume's condition
+/// says so. There is room later, and nothing is lost.
+#[test]
+#[ignore = "long: make test-ceph"]
+fn a_full_pool_is_reported_and_the_volume_is_served_on() {
+    let mut cluster = CephCluster::start(2);
+    let (storage, had) = cluster_files(&cluster);
+    let served = Served::start(&storage, had, Path::new("vm1"), Seal::Encrypted);
+    served.writes("0", "8M");
+    let quota = |cluster: &mut CephCluster, bytes: u64| {
+        cluster.tell(&format!(
+            r#"{{"prefix":"osd pool set-quota","pool":"rep2","field":"max_bytes","val":"{bytes}"}}"#
+        ));
+    };
+    quota(&mut cluster, 1 << 20);
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let output = served.qemu_io().args(["-c", "write 8M 4M", "-c", "discard 8M 4M"]).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        if said.contains("No space left on device") {
+            break;
+        }
+        assert!(said.contains("wrote ") && Instant::now() < until, "{said}");
+    }
+    let worker = served.worker_after(0);
+    let until = Instant::now() + DEADLINE;
+    while served.status().condition.refused_for_room == 0 {
+        assert!(Instant::now() < until, "{:?}", served.status());
+    }
+    served.reads("0", "8M");
+    quota(&mut cluster, 0);
+    let until = Instant::now() + DEADLINE;
+    let write = format!("write -P {PATTERN} 8M 4M");
+    while !served.qemu_io().args(["-c", &write]).output().unwrap().status.success() {
+        assert!(Instant::now() < until, "there is no room again");
+    }
+    served.reads("0", "12M");
+    assert_eq!(served.worker_after(0), worker, "the worker has ended");
+    served.end();
+}
