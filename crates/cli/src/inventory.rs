@@ -3,18 +3,25 @@
 use std::cmp::Reverse;
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
+use std::path::Path;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use strongroom_api::alarm::Alarm;
-use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found, RebuildDatastore};
+use strongroom_api::datastore::{
+    AddCeph, AddDatastore, AddDatastoreHost, CephAccess, Datastore, DatastoreHost, Found, RebuildDatastore,
+};
 use strongroom_api::event::{Event, EventListQuery};
-use strongroom_api::host::{CreateHostToken, EvacuateHost, Host, HostToken, SetHost};
+use strongroom_api::host::{
+    AdmitHost, CreateHostToken, EvacuateHost, FenceHost, Host, HostFenced, HostToken, SetHost,
+};
 use strongroom_api::task::{Progress, ProgressUnit, Task, TaskListQuery, TaskState};
 use strongroom_api::vm::{Capabilities, MachineType, ProcessorModel};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
 use strongroom_files::FileError;
-use strongroom_types::{display_bytes, parse_id, unix_milliseconds_now};
+use strongroom_types::{
+    CephClient, CephName, CephPools, CephUser, display_bytes, parse_id, unix_milliseconds_now,
+};
 use uuid::Uuid;
 
 use crate::api::{Api, ApiArguments, WaitArguments, follow, segment, show, table, time_ms, word};
@@ -233,6 +240,10 @@ pub enum HostCommand {
     Maintenance(HostMaintenanceArguments),
     /// Move all VMs away from a host, which is in maintenance from then on
     Evacuate(HostEvacuateArguments),
+    /// Declare a host lost: it is shut out from Ceph clusters, and its VMs there go elsewhere
+    Fence(HostFenceArguments),
+    /// Let a host that was declared lost use its Ceph clusters again
+    Admit(HostAdmitArguments),
     /// Remove a host without VMs and datastores; its certificate is revoked
     #[command(after_help = "Example:\n  strongroom host remove host2")]
     Remove(HostArguments),
@@ -327,6 +338,49 @@ pub struct HostEvacuateArguments {
 
     #[command(flatten)]
     wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `fence`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "For a machine that is gone, or that nobody reaches while it may still run. Another host of each of its datastores on Ceph \
+clusters has the cluster refuse whatever it still writes. Only then do its VMs there belong to other hosts: those that restart by \
+themselves are started, the others can be. VMs in directories of the host stay `unknown`. Nothing is placed or started on it until its \
+machine has started again, and `strongroom host admit` says so.
+
+Examples:
+  strongroom host fence host2 --confirm host2
+  strongroom host fence host2 --confirm host2 --even-if-it-answers"
+)]
+pub struct HostFenceArguments {
+    /// Name or id of the host
+    host: String,
+
+    /// Name of the host once more
+    #[arg(long, value_name = "NAME")]
+    confirm: String,
+
+    /// Shut it out although it answers: VMs that run there lose their disks
+    #[arg(long)]
+    even_if_it_answers: bool,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `admit`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom host admit host2")]
+pub struct HostAdmitArguments {
+    /// Name or id of the host
+    host: String,
+
+    /// The machine has started again since (if its last start before is not known)
+    #[arg(long)]
+    has_started_again: bool,
 
     #[command(flatten)]
     api: ApiArguments,
@@ -448,6 +502,21 @@ impl HostCommand {
                 let said = format!("nothing is on host {host} any more; it is in maintenance");
                 ended(&api, output, *wait, "moving", task, said.as_str())
             }
+            Self::Fence(HostFenceArguments { host, confirm, even_if_it_answers, api }) => {
+                let wish = FenceHost { confirm: confirm.clone(), even_if_it_answers: *even_if_it_answers };
+                let fenced: Host =
+                    api.connect()?.post_for(&format!("/v1/hosts/{}/fence", segment(host)), &wish)?;
+                let text = format!(
+                    "host {host} is shut out from its clusters; its VMs there are of other hosts: `strongroom vm list`"
+                );
+                show(output, fenced, text)
+            }
+            Self::Admit(HostAdmitArguments { host, has_started_again, api }) => {
+                let wish = AdmitHost { has_started_again: *has_started_again };
+                let admitted: Host =
+                    api.connect()?.post_for(&format!("/v1/hosts/{}/admit", segment(host)), &wish)?;
+                show(output, admitted, format!("host {host} uses its clusters again, and takes VMs"))
+            }
             Self::Remove(HostArguments { host, api }) => {
                 api.connect()?.remove(&format!("/v1/hosts/{}", segment(host)))?;
                 output.answer(&HostRemoved { host: host.clone() })
@@ -478,7 +547,12 @@ impl HostCommand {
 /// Whether a host answers, and takes VMs.
 fn state_of(host: &Host) -> String {
     let maintenance = if host.maintenance { ", in maintenance" } else { "" };
-    format!("{}{maintenance}", word(host.state))
+    let fenced = match &host.fenced {
+        None => "",
+        Some(HostFenced { complete: true, .. }) => ", fenced",
+        Some(HostFenced { complete: false, .. }) => ", not completely fenced",
+    };
+    format!("{}{maintenance}{fenced}", word(host.state))
 }
 
 /// The machine types of a host, for people: the newest ones, and the oldest one.
@@ -526,12 +600,12 @@ fn host_text(host: &Host) -> String {
 pub enum DatastoreCommand {
     /// List the datastores
     List(DatastoreListArguments),
-    /// Add a directory as a datastore
+    /// Add a directory, or a pool of a Ceph cluster, as a datastore
     Add(DatastoreAddArguments),
     /// Show a datastore, and the hosts that reach it
     #[command(after_help = "Example:\n  strongroom datastore show ds1")]
     Show(DatastoreArguments),
-    /// Have another host use a datastore whose directory it sees, too
+    /// Have another host use a datastore that it reaches, too
     AddHost(DatastoreAddHostArguments),
     /// End the use of a datastore by a host that has none of its VMs
     #[command(after_help = "Example:\n  strongroom datastore remove-host ds1 --host host2")]
@@ -556,16 +630,45 @@ pub struct DatastoreListArguments {
 
 /// The arguments of `add`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  mkdir -p /srv/vms\n  strongroom datastore add ds1 /srv/vms")]
+#[command(
+    after_help = "On a Ceph cluster, Strongroom's files are images and objects in a namespace of the pool, encrypted as in a directory: \
+the cluster sees neither data nor keys. The pool of --rbd is replicated; that of --data-pool may be erasure-coded, with overwrites allowed. \
+Each host reaches the cluster as a Ceph user of its own, by whom it is fenced if it is lost. Its key stays in the keyring on that host, \
+which only root may read.
+
+Examples:
+  mkdir -p /srv/vms
+  strongroom datastore add ds1 /srv/vms
+
+  ceph auth get-or-create client.host1 mon 'profile rbd' osd 'profile rbd pool=vms' -o /etc/ceph/ceph.client.host1.keyring
+  strongroom datastore add big --rbd vms --user client.host1
+  strongroom datastore add wide --rbd vms --data-pool vms-ec --namespace wide --user client.host1 --host host1"
+)]
 pub struct DatastoreAddArguments {
     /// Name of the datastore
     name: Name,
 
     /// Existing directory on ext4, XFS, btrfs or tmpfs (a missing one may be on a disk that is not
     /// mounted)
-    path: std::path::PathBuf,
+    #[arg(required_unless_present = "rbd", conflicts_with = "rbd")]
+    path: Option<std::path::PathBuf>,
 
-    /// Host of the directory [default: the only host]
+    /// Replicated pool of a Ceph cluster, instead of a directory
+    #[arg(long, value_name = "POOL", requires = "user")]
+    rbd: Option<CephName>,
+
+    /// Pool of the volumes' data, if another, such as an erasure-coded one
+    #[arg(long, value_name = "POOL", requires = "rbd")]
+    data_pool: Option<CephName>,
+
+    /// Namespace in the pools [default: strongroom]
+    #[arg(long, value_name = "NAME", requires = "rbd")]
+    namespace: Option<CephName>,
+
+    #[command(flatten)]
+    access: CephArguments,
+
+    /// Host of the directory, or that reaches the cluster [default: the only host]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 
@@ -576,14 +679,39 @@ pub struct DatastoreAddArguments {
     api: ApiArguments,
 }
 
+/// How a host reaches a Ceph cluster.
+#[derive(Debug, Args)]
+struct CephArguments {
+    /// The host's own Ceph user, as in client.host1
+    #[arg(long, value_name = "USER")]
+    user: Option<CephUser>,
+
+    /// File on the host that says how the cluster is reached [default: /etc/ceph/ceph.conf]
+    #[arg(long, value_name = "FILE", requires = "user")]
+    conf: Option<String>,
+
+    /// File on the host with the user's key [default: /etc/ceph/ceph.USER.keyring]
+    #[arg(long, value_name = "FILE", requires = "user")]
+    keyring: Option<String>,
+}
+
+impl CephArguments {
+    fn access(&self) -> Option<CephAccess> {
+        let Self { user, conf, keyring } = self;
+        Some(CephAccess { user: user.clone()?, conf: conf.clone(), keyring: keyring.clone() })
+    }
+}
+
 /// The arguments of `add-host`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Both hosts see the same directory: the host compares the datastore's mark, and a copy shows when a VM moves. \
-VMs are then placed on the host that fits best. Never mount ext4, XFS or btrfs on two machines at once: that destroys them.
+VMs are then placed on the host that fits best. Never mount ext4, XFS or btrfs on two machines at once: that destroys them. \
+For a datastore on a Ceph cluster, --user is a user of this host alone.
 
-Example:
-  strongroom datastore add-host ds1 --host host2"
+Examples:
+  strongroom datastore add-host ds1 --host host2
+  strongroom datastore add-host big --host host2 --user client.host2"
 )]
 pub struct DatastoreAddHostArguments {
     /// Name or id of the datastore
@@ -594,8 +722,11 @@ pub struct DatastoreAddHostArguments {
     host: String,
 
     /// Directory of the datastore there [default: as on its first host]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "user")]
     path: Option<String>,
+
+    #[command(flatten)]
+    access: CephArguments,
 
     #[command(flatten)]
     api: ApiArguments,
@@ -649,7 +780,7 @@ impl DatastoreCommand {
                     output,
                     all,
                     head,
-                    "there are no datastores; add one: strongroom datastore add NAME DIR",
+                    "there are no datastores; add one: strongroom datastore add NAME DIR (or --rbd POOL --user USER)",
                     |one| {
                         [
                             one.name.to_string(),
@@ -658,22 +789,36 @@ impl DatastoreCommand {
                             display_bytes(one.free_bytes),
                             display_bytes(one.provisioned_bytes),
                             one.vms.to_string(),
-                            one.path.clone(),
+                            place_of(one),
                         ]
                     },
                 )
             }
-            Self::Add(DatastoreAddArguments { name, path, host, wait, api }) => {
-                let failed = |error| CliError::File(FileError { action: "find", path: path.clone(), error });
-                let absolute = std::path::absolute(path).map_err(failed)?;
-                let path = absolute.to_str().ok_or_else(|| {
-                    CliError::Usage(format!(
-                        "{} is not UTF-8, as a datastore's path has to be",
-                        path.display()
-                    ))
-                })?;
+            Self::Add(DatastoreAddArguments {
+                name,
+                path,
+                rbd,
+                data_pool,
+                namespace,
+                access,
+                host,
+                wait,
+                api,
+            }) => {
+                let path = path.as_deref().map(absolute).transpose()?;
+                let add_ceph = |(pool, client): (&CephName, CephAccess)| {
+                    let (data_pool, namespace) = (data_pool.clone(), namespace.clone());
+                    AddCeph { pool: pool.clone(), data_pool, namespace, client }
+                };
+                let ceph = rbd.as_ref().zip(access.access()).map(add_ceph);
+                if ceph.is_none() && access.user.is_some() {
+                    return Err(CliError::Usage(
+                        "--user is a Ceph user, and a directory is reached without one; name a pool with --rbd instead of the directory"
+                            .to_owned(),
+                    ));
+                }
                 let api = api.connect()?;
-                let wish = AddDatastore { name: name.clone(), path: path.to_owned(), host: host.clone() };
+                let wish = AddDatastore { name: name.clone(), path, ceph, host: host.clone() };
                 let task = api.post("/v1/datastores", &wish)?;
                 ended(&api, output, *wait, "adding", task, &format!("{name} is a datastore"))
             }
@@ -683,9 +828,9 @@ impl DatastoreCommand {
                 let text = datastore_text(&found);
                 show(output, found, text)
             }
-            Self::AddHost(DatastoreAddHostArguments { datastore, host, path, api }) => {
+            Self::AddHost(DatastoreAddHostArguments { datastore, host, path, access, api }) => {
                 let api = api.connect()?;
-                let wish = AddDatastoreHost { host: host.clone(), path: path.clone() };
+                let wish = AddDatastoreHost { host: host.clone(), path: path.clone(), ceph: access.access() };
                 let task = api.post(&format!("/v1/datastores/{}/hosts", segment(datastore)), &wish)?;
                 let said = format!("host {host} reaches datastore {datastore}");
                 ended(&api, output, WaitArguments::default(), "adding", task, &said)
@@ -725,6 +870,34 @@ impl DatastoreCommand {
     }
 }
 
+/// A directory's path, as its host knows it.
+fn absolute(path: &Path) -> Result<String, CliError> {
+    let failed = |error| CliError::File(FileError { action: "find", path: path.to_owned(), error });
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    let text = absolute.to_str().map(str::to_owned);
+    text.ok_or_else(|| {
+        CliError::Usage(format!("{} is not UTF-8, as a datastore's path has to be", path.display()))
+    })
+}
+
+/// Where a datastore is, for people.
+fn place_of(datastore: &Datastore) -> String {
+    let Some(CephPools { pool, namespace, .. }) = &datastore.ceph else { return datastore.path.clone() };
+    format!("rbd:{pool}/{namespace}")
+}
+
+/// A datastore on one of its hosts, for people.
+fn on_host(on: &DatastoreHost) -> String {
+    let by = match &on.client {
+        None => on.path.clone(),
+        Some(CephClient { user, conf, keyring }) => {
+            format!("as {user} by {} and {}", conf.display(), keyring.display())
+        }
+    };
+    let why = on.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("on           {}, {by} ({}{why})", on.host, word(on.state))
+}
+
 /// A datastore for people.
 fn datastore_text(found: &Datastore) -> String {
     let mut lines = vec![
@@ -739,9 +912,11 @@ fn datastore_text(found: &Datastore) -> String {
         format!("provisioned  {}", display_bytes(found.provisioned_bytes)),
         format!("VMs          {}", found.vms),
     ];
-    lines.extend(
-        found.hosts.iter().map(|on| format!("on           {}, {} ({})", on.host, on.path, word(on.state))),
-    );
+    if let Some(CephPools { pool, data_pool, namespace }) = &found.ceph {
+        lines.push(format!("pool         {pool}, namespace {namespace}"));
+        lines.extend(data_pool.iter().map(|pool| format!("data pool    {pool}")));
+    }
+    lines.extend(found.hosts.iter().map(on_host));
     lines.join("\n")
 }
 

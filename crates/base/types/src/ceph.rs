@@ -9,6 +9,8 @@ use thiserror::Error;
 
 /// The longest name of a pool, a namespace or a user, in bytes.
 pub const CEPH_NAME_BYTES_MAX: usize = 128;
+/// The namespace of a datastore in its pools, unless another one is named.
+pub const CEPH_NAMESPACE: &str = "strongroom";
 /// Where Ceph's programs look for a cluster's configuration.
 pub const CEPH_CONF: &str = "/etc/ceph/ceph.conf";
 
@@ -35,10 +37,12 @@ fn is_plain(text: &str) -> bool {
 }
 
 macro_rules! text_type {
-    ($(#[$doc:meta])* $name:ident, $fault:ident, $is_valid:expr) => {
+    ($(#[$doc:meta])* $name:ident, $fault:ident, $is_valid:expr, $schema:meta) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
         #[serde(try_from = "String", into = "String")]
+        #[cfg_attr(feature = "schema", $schema)]
         pub struct $name(String);
 
         impl $name {
@@ -82,17 +86,20 @@ text_type!(
     /// The name of a pool, or of a namespace in one.
     CephName,
     Name,
-    is_plain
+    is_plain,
+    schema(value_type = String, min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._-]+$")
 );
 text_type!(
     /// A cephx user, with its type: `client.host1`.
     CephUser,
     User,
-    |text: &str| text.strip_prefix("client.").is_some_and(is_plain)
+    |text: &str| text.strip_prefix("client.").is_some_and(is_plain),
+    schema(value_type = String, min_length = 8, max_length = 135, pattern = "^client[.][A-Za-z0-9._-]+$")
 );
 
 /// The pools of a datastore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CephPools {
     /// The replicated pool of its names, locks and small files.
@@ -107,13 +114,16 @@ pub struct CephPools {
 /// How a host is a client of a cluster. Each host has a user of its own: a host that is lost is
 /// fenced by its user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CephClient {
     /// The user.
     pub user: CephUser,
     /// The file on the host that says how the cluster is reached.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub conf: PathBuf,
     /// The file on the host with the user's key.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub keyring: PathBuf,
 }
 

@@ -32,7 +32,8 @@ pub const STORED_COUNT_MAX: u64 = u64::MAX / 2;
 pub const DESCRIPTOR_TAG_BYTES: usize = 32;
 
 pub use ceph::{
-    CEPH_CONF, CEPH_NAME_BYTES_MAX, CephClient, CephMount, CephName, CephNameError, CephPools, CephUser,
+    CEPH_CONF, CEPH_NAME_BYTES_MAX, CEPH_NAMESPACE, CephClient, CephMount, CephName, CephNameError,
+    CephPools, CephUser,
 };
 pub use chunk::{ChunkSize, ChunkSizeError};
 pub use count::counted;

@@ -511,7 +511,8 @@ impl ServeArguments {
             let text = path.to_str().ok_or_else(|| {
                 CliError::Usage(format!("{} is not UTF-8, as a datastore's path has to be", path.display()))
             })?;
-            let wish = AddDatastore { name: name.clone(), path: text.to_owned(), host: None };
+            let wish =
+                AddDatastore { name: name.clone(), path: Some(text.to_owned()), ceph: None, host: None };
             let task = api.post("/v1/datastores", &wish)?;
             follow(&api, output, "adding a datastore", task)?;
         }

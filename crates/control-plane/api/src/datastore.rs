@@ -1,12 +1,17 @@
-//! The directories that hold volumes.
+//! Where volumes are: directories of hosts, and pools of Ceph clusters.
+
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{DatastoreId, VmId};
+use strongroom_types::{
+    CEPH_CONF, CEPH_NAMESPACE, CephClient, CephName, CephPools, CephUser, DatastoreId, VmId,
+};
 use utoipa::ToSchema;
 
 use crate::name::Name;
 
-/// A request to add an existing directory as a datastore.
+/// A request to add a datastore: an existing directory (`path`), or pools of a Ceph cluster
+/// (`ceph`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddDatastore {
@@ -14,14 +19,72 @@ pub struct AddDatastore {
     pub name: Name,
     /// The absolute path of the directory.
     #[schema(min_length = 1, max_length = 4095, pattern = "^/")]
-    pub path: String,
-    /// The host that has it, by name or id; not needed if there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The pools, and how the host reaches them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceph: Option<AddCeph>,
+    /// The host that reaches it, by name or id; not needed if there is only one.
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
 
-/// A request to have another host use a datastore. Its storage is mounted there already.
+/// Pools of a Ceph cluster, as a datastore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddCeph {
+    /// The replicated pool of its names, locks and small files.
+    pub pool: CephName,
+    /// The pool of the blocks, if another, such as an erasure-coded one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_pool: Option<CephName>,
+    /// The namespace in the pools; `strongroom` if none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<CephName>,
+    /// How the host reaches the cluster.
+    pub client: CephAccess,
+}
+
+impl AddCeph {
+    /// The pools, with the default namespace if none is named.
+    pub fn pools(&self) -> CephPools {
+        let usual = || CEPH_NAMESPACE.parse().expect("the usual namespace is a name");
+        let (pool, data_pool) = (self.pool.clone(), self.data_pool.clone());
+        CephPools { pool, data_pool, namespace: self.namespace.clone().unwrap_or_else(usual) }
+    }
+}
+
+/// How a host reaches a Ceph cluster. The files are on the host; nothing of them is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CephAccess {
+    /// The host's own cephx user: a host that is lost is fenced by its user.
+    pub user: CephUser,
+    /// The file that says how the cluster is reached; `/etc/ceph/ceph.conf` if none is named.
+    #[schema(min_length = 1, max_length = 4095, pattern = "^/")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conf: Option<String>,
+    /// The file with the user's key; `/etc/ceph/ceph.USER.keyring` if none is named.
+    #[schema(min_length = 1, max_length = 4095, pattern = "^/")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keyring: Option<String>,
+}
+
+impl CephAccess {
+    /// The same with the files where Ceph's programs look for them, where none are named.
+    pub fn client(&self) -> CephClient {
+        let conf = self.conf.as_deref().unwrap_or(CEPH_CONF).into();
+        let usual = || CephClient::usual_keyring(&self.user);
+        CephClient {
+            user: self.user.clone(),
+            conf,
+            keyring: self.keyring.as_ref().map_or_else(usual, PathBuf::from),
+        }
+    }
+}
+
+/// A request to have another host use a datastore. A directory is mounted there already.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddDatastoreHost {
@@ -32,6 +95,10 @@ pub struct AddDatastoreHost {
     #[schema(min_length = 1, max_length = 4095, pattern = "^/")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// For a datastore on a Ceph cluster: how the host reaches it. No other host of the datastore
+    /// has the same user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceph: Option<CephAccess>,
 }
 
 /// A datastore on one of its hosts.
@@ -41,8 +108,14 @@ pub struct DatastoreHost {
     pub host: String,
     /// Its directory there.
     pub path: String,
+    /// How the host reaches it, if it is on a Ceph cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<CephClient>,
     /// Its state there.
     pub state: DatastoreState,
+    /// The host's reason, if the datastore cannot be used there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A datastore.
@@ -53,8 +126,12 @@ pub struct Datastore {
     pub id: DatastoreId,
     /// Its name.
     pub name: Name,
-    /// The directory, on its first host.
+    /// The directory, on its first host. A datastore on a cluster has the same on each, which
+    /// leads to nothing on the host's file systems.
     pub path: String,
+    /// The pools, if it is on a Ceph cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceph: Option<CephPools>,
     /// The name of its first host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,

@@ -13,7 +13,7 @@ use crate::access::{
 use crate::backup::MakeInventoryBackup;
 use crate::datastore::{AddDatastore, AddDatastoreHost, RebuildDatastore};
 use crate::emergency::{CreateEmergency, EmergencySignIn};
-use crate::host::{CreateHostToken, EvacuateHost, SetHost};
+use crate::host::{AdmitHost, CreateHostToken, EvacuateHost, FenceHost, SetHost};
 use crate::identity::{BeginSignIn, CreateIdentityProvider, FinishSignIn, SetIdentityProvider};
 use crate::network::{AddNetworkHost, CreateNetwork};
 use crate::placement::{CreatePlacementGroup, SetPlacementGroup};
@@ -601,10 +601,12 @@ whole! {
     CreatePlacementGroup { name, keep }
     SetPlacementGroup { add, remove }
     MakeInventoryBackup { without_access_log }
-    AddDatastore { name, path, host }
-    AddDatastoreHost { host, path }
+    AddDatastore { name, path, ceph, host }
+    AddDatastoreHost { host, path, ceph }
     SetHost { maintenance }
     EvacuateHost { shut_down, timeout_s }
+    FenceHost { confirm, even_if_it_answers }
+    AdmitHost { has_started_again }
     MoveToHost { host }
     CreateHostToken { name, address, valid_seconds }
     ReadVolumes { readings }

@@ -19,6 +19,9 @@ pub struct Host {
     /// Whether it is in maintenance: no VM is placed or started there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub maintenance: bool,
+    /// Whether it was declared lost: no VM is placed or started there until it is admitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fenced: Option<HostFenced>,
     /// Where it is reached; absent for the control plane's own machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
@@ -97,6 +100,37 @@ pub enum HostState {
     #[default]
     #[serde(other)]
     Unknown,
+}
+
+/// A host that was declared lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostFenced {
+    /// When, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Whether it is shut out from all its clusters. Otherwise it may still write, and the request
+    /// is to be repeated.
+    pub complete: bool,
+}
+
+/// A request to declare a host lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FenceHost {
+    /// The host's name once more.
+    #[schema(min_length = 1, max_length = 63)]
+    pub confirm: String,
+    /// Whether it is shut out although it answers. VMs that run there lose their disks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub even_if_it_answers: bool,
+}
+
+/// A request to admit a host that was declared lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdmitHost {
+    /// Whether the machine has started again since, if the control plane does not know its last
+    /// start before that.
+    pub has_started_again: bool,
 }
 
 /// A request to change a host.

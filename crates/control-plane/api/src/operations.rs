@@ -277,6 +277,8 @@ pub const OPERATIONS: &[Operation] = {
             GuestControl,
             plain(&[P::Configure, P::Migrate, P::Power]),
         ),
+        op("host_fence", Post, "/v1/hosts/{host}/fence", None, plain(&[P::RegisterHost])).when_full(RESERVE),
+        op("host_admit", Post, "/v1/hosts/{host}/admit", None, plain(&[P::RegisterHost])).when_full(RESERVE),
         op("host_remove", Delete, "/v1/hosts/{host}", None, plain(&[P::RegisterHost])).when_full(RESERVE),
         op("policy_list", Get, "/v1/policies", None, Guard::Callers),
         op("policy_create", Post, "/v1/policies", None, plain(&[P::ManagePolicies])),

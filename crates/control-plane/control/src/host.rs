@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use strongroom_host::client::{Client, ClientError};
 use strongroom_host::protocol::{
-    Changes, Datastore, DatastoreRequest, DiskName, Host as HostState, JudgeRequest, Judgement, ObservedVm,
-    ObservedVms, Operation, OperationId, OperationRequest, Problem, Readings, ReadingsRequest, Term, Ticket,
-    TicketId, TicketRequest, VmSpec, VmStatistics,
+    Changes, Datastore, DatastoreRequest, DiskName, FencingRequest, Host as HostState, JudgeRequest,
+    Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem, Readings,
+    ReadingsRequest, Term, Ticket, TicketId, TicketRequest, VmSpec, VmStatistics,
 };
 use strongroom_types::{VmId, VolumeId};
 use tokio::sync::watch;
@@ -87,6 +87,9 @@ pub trait Host: Send + Sync {
 
     /// Makes the host rescan a datastore for VMs that other programs added or removed.
     fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, HostError>;
+
+    /// Has the host fence, or admit, another host of a datastore on a cluster.
+    fn fence(&self, request: &FencingRequest) -> Result<(), HostError>;
 
     /// Ends the direction of the host, durably: it refuses all orders until it joins again.
     fn release(&self) -> Result<(), HostError>;
@@ -211,6 +214,10 @@ impl Host for Hostd {
 
     fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {
         self.wait(self.client.add_datastore(request))
+    }
+
+    fn fence(&self, request: &FencingRequest) -> Result<(), HostError> {
+        self.wait(self.client.fence(request))
     }
 
     fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {

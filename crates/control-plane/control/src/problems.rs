@@ -127,7 +127,9 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         "key_unavailable" => ErrorCode::KeyUnavailable,
         "key_revoked" => ErrorCode::KeyRevoked,
         "no_space" | "full" => ErrorCode::DatastoreFull,
-        "no_such_datastore" | "not_mounted" | "other_datastore" => ErrorCode::DatastoreUnavailable,
+        "no_such_datastore" | "not_mounted" | "other_datastore" | "cluster" => {
+            ErrorCode::DatastoreUnavailable
+        }
         "bad_request"
         | "bad_spec"
         | "no_such_directory"

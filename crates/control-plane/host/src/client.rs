@@ -29,15 +29,18 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::kept::{Kept, Opened};
 use crate::protocol::{
     ANSWER_BYTES_MAX, CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, DiskName, FORMAT_HEADER,
-    FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, Host, JudgeRequest, Judgement, ObservedVm,
-    ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, Reading, ReadingRequest,
-    Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketId, TicketRequest, VM_READINGS_MAX,
-    VmReadings, VmReadingsRequest, VmSpec, VmStatistics, VoidTicket, VolumeQuestion,
+    FORMAT_WITH_CLUSTERS, FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, FencingRequest, Host,
+    JudgeRequest, Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem,
+    ProblemBody, Reading, ReadingRequest, Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketId,
+    TicketRequest, VM_READINGS_MAX, VmReadings, VmReadingsRequest, VmSpec, VmStatistics, VoidTicket,
+    VolumeQuestion,
 };
 
 /// Timeout of ordinary requests. hostd never waits for a key server or a disk before it answers
 /// them.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// Timeout of a request that connects hostd to a cluster, whose monitors have half a minute.
+const ADDS_CLUSTERS_WITHIN: Duration = Duration::from_secs(75);
 /// Timeout of readings of volumes, which wait for the datastore's disk.
 const READS_WITHIN: Duration = Duration::from_secs(30);
 /// Timeout of a judgement of a configuration, for which keys are fetched.
@@ -321,9 +324,14 @@ impl Client {
         self.send(Method::GET, &path, None::<&()>, Duration::from_secs(wait_s) + ANSWERS_WITHIN).await
     }
 
-    /// Makes hostd use a directory as a datastore.
+    /// Makes hostd use a directory, or pools of a cluster, as a datastore.
     pub async fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, ClientError> {
-        self.send(Method::PUT, "/v1/datastores", Some(request), ANSWERS_WITHIN).await
+        let (oldest, within) = match request.ceph {
+            Some(_) => (FORMAT_WITH_CLUSTERS, ADDS_CLUSTERS_WITHIN),
+            None => (FORMATS.oldest, ANSWERS_WITHIN),
+        };
+        self.format(Formats { oldest, ..FORMATS })?;
+        self.send(Method::PUT, "/v1/datastores", Some(request), within).await
     }
 
     /// Makes hostd rescan a datastore for VMs that other programs added or removed.
@@ -332,6 +340,12 @@ impl Client {
     /// [`ClientError`]; also if another datastore is now at this path.
     pub async fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, ClientError> {
         self.send(Method::POST, "/v1/datastores", Some(request), ANSWERS_WITHIN).await
+    }
+
+    /// Has the host fence, or admit, another host of a datastore.
+    pub async fn fence(&self, request: &FencingRequest) -> Result<(), ClientError> {
+        self.format(Formats { oldest: FORMAT_WITH_CLUSTERS, ..FORMATS })?;
+        self.send(Method::POST, "/v1/datastores/fencing", Some(request), ADDS_CLUSTERS_WITHIN).await
     }
 
     /// Ends the direction of the host, durably: it refuses all orders until it joins again.

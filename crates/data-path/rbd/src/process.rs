@@ -13,6 +13,9 @@
 //! and nobody has a file of it open: a worker whose supervisor is gone still writes what it has to.
 //!
 //! A successor fences the instance of one that was killed before it writes ([`crate`]).
+//!
+//! Instead of serving, it may carry out one order about another host of the datastore, report that,
+//! and end ([`HostOrder`]).
 
 use std::ffi::OsString;
 use std::io;
@@ -29,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_confine::{Cgroup, SandboxError, UidLease, close_inherited, confine_storage};
 use strongroom_io::IdleReactor;
 use strongroom_remote::Server;
-use strongroom_types::{CephMount, CephPools};
+use strongroom_types::{CephMount, CephPools, CephUser};
 use strongroom_wire::{FormatError, Formats, PacketError, PacketSocket, encode};
 use thiserror::Error;
 
@@ -51,13 +54,30 @@ pub struct Birth {
     /// The user and group that it gets, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as: Option<(u32, u32)>,
+    /// What it does instead of serving.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<HostOrder>,
+}
+
+/// An order about another host, by the user that it is to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostOrder {
+    /// [`RbdStorage::fence_host`].
+    Fence(CephUser),
+    /// [`RbdStorage::admit_host`].
+    Admit(CephUser),
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Report {
     Ready,
-    Failed { reason: String },
+    /// The order is carried out.
+    Done,
+    Failed {
+        reason: String,
+    },
 }
 
 /// Why there is no storage process.
@@ -90,6 +110,16 @@ pub enum ProcessError {
     /// The kernel's error.
     #[error("the storage process failed: {0}")]
     System(#[from] Errno),
+    /// The other host is neither fenced nor admitted.
+    #[error("{user} cannot be {what} at the cluster: {errno}")]
+    Order {
+        /// The host's user.
+        user: CephUser,
+        /// What was wanted.
+        what: &'static str,
+        /// The cluster's error.
+        errno: Errno,
+    },
 }
 
 fn send<M: Serialize>(socket: &PacketSocket, message: &M) -> Result<(), ProcessError> {
@@ -135,6 +165,26 @@ impl StorageProgram {
         let mut command = Command::new(&self.path);
         StorageProcess::start(command.args(&self.arguments).env_clear(), mount, cgroup)
     }
+
+    /// Has a storage process of its own carry out an order, and waits for its end.
+    ///
+    /// # Errors
+    /// If the cluster cannot be used. A host that was to be fenced may still write then, and can
+    /// perhaps not connect any more; the order may be repeated.
+    pub fn carry_out(&self, mount: &CephMount, order: HostOrder) -> Result<(), ProcessError> {
+        let mut command = Command::new(&self.path);
+        let command = command.args(&self.arguments).env_clear();
+        let (mut process, socket, report) = StorageProcess::begin(command, mount, None, Some(order))?;
+        drop(socket);
+        let _ = process.child.wait();
+        match report {
+            Report::Done => Ok(()),
+            Report::Ready => {
+                Err(ProcessError::Refused("the storage process carries out no orders".to_owned()))
+            }
+            Report::Failed { reason } => Err(ProcessError::Refused(reason)),
+        }
+    }
 }
 
 /// A storage process, from its supervisor's side.
@@ -155,6 +205,21 @@ impl StorageProcess {
         mount: &CephMount,
         cgroup: Option<&Cgroup>,
     ) -> Result<(Self, OwnedFd), ProcessError> {
+        let (process, socket, report) = Self::begin(command, mount, cgroup, None)?;
+        match report {
+            Report::Ready => Ok((process, socket.into_socket())),
+            Report::Done => Err(ProcessError::Refused("the storage process serves nothing".to_owned())),
+            Report::Failed { reason } => Err(ProcessError::Refused(reason)),
+        }
+    }
+
+    /// Starts a process, and waits for its report.
+    fn begin(
+        command: &mut Command,
+        mount: &CephMount,
+        cgroup: Option<&Cgroup>,
+        order: Option<HostOrder>,
+    ) -> Result<(Self, PacketSocket, Report), ProcessError> {
         let (socket, theirs) = PacketSocket::pair()?;
         let child = command.stdin(theirs).stdout(Stdio::null()).spawn()?;
         // The command holds the other end.
@@ -164,13 +229,11 @@ impl StorageProcess {
         }
         let process = Self { child };
         let lease = UidLease::take_as_root();
-        let birth = Birth { mount: mount.clone(), run_as: lease.as_ref().map(UidLease::user) };
+        let birth = Birth { mount: mount.clone(), run_as: lease.as_ref().map(UidLease::user), order };
         let lease: Vec<_> = lease.iter().map(AsFd::as_fd).collect();
         socket.send(&encode(FORMATS.newest, &birth)?, &lease)?;
-        match receive(&socket)?.0 {
-            Report::Ready => Ok((process, socket.into_socket())),
-            Report::Failed { reason } => Err(ProcessError::Refused(reason)),
-        }
+        let report = receive(&socket)?.0;
+        Ok((process, socket, report))
     }
 
     /// Its pidfd.
@@ -216,7 +279,8 @@ pub fn process_main(socket: OwnedFd) -> Result<(), ProcessError> {
     close_inherited(Some(socket.as_fd()));
     match begin(&socket) {
         // The user id is reserved for this process as long as the lease is open.
-        Ok((storage, _lease)) => {
+        Ok((None, _lease)) => send(&socket, &Report::Done),
+        Ok((Some(storage), _lease)) => {
             send(&socket, &Report::Ready)?;
             let server = Server::new(storage, || IdleReactor::new().map(Rc::new));
             server.serve(socket.into_socket())?;
@@ -231,9 +295,10 @@ pub fn process_main(socket: OwnedFd) -> Result<(), ProcessError> {
     }
 }
 
-fn begin(socket: &PacketSocket) -> Result<(RbdStorage, Vec<OwnedFd>), ProcessError> {
+/// Connects. Without a storage, the order is carried out.
+fn begin(socket: &PacketSocket) -> Result<(Option<RbdStorage>, Vec<OwnedFd>), ProcessError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let (Birth { mount: CephMount { pools, client }, run_as }, lease) = receive(socket)?;
+    let (Birth { mount: CephMount { pools, client }, run_as, order }, lease) = receive(socket)?;
     let (parameters, key) = conf::read(&client)?;
     ceph::load()?;
     confine_storage(run_as)?;
@@ -242,7 +307,13 @@ fn begin(socket: &PacketSocket) -> Result<(RbdStorage, Vec<OwnedFd>), ProcessErr
     let CephPools { pool, data_pool, namespace } = pools;
     let (pool, data_pool, namespace) = (pool.into(), data_pool.map(Into::into), namespace.into());
     let storage = RbdStorage::connect(&RbdOptions { cluster, pool, data_pool, namespace })?;
-    Ok((storage, lease))
+    let Some(order) = order else { return Ok((Some(storage), lease)) };
+    let (done, user, what) = match order {
+        HostOrder::Fence(user) => (storage.fence_host(user.as_str()).map(drop), user, "fenced"),
+        HostOrder::Admit(user) => (storage.admit_host(user.as_str()), user, "admitted"),
+    };
+    done.map_err(|errno| ProcessError::Order { user, what, errno })?;
+    Ok((None, lease))
 }
 
 #[cfg(test)]
@@ -267,6 +338,13 @@ mod tests {
         assert_eq!(receive::<Report>(&theirs).unwrap().0, Report::Ready);
         told(r#"{"format":1,"message":{"failed":{"reason":"no"}}}"#);
         assert_eq!(receive::<Report>(&theirs).unwrap().0, Report::Failed { reason: "no".to_owned() });
+        told(
+            r#"{"format":1,"message":{"mount":{"pools":{"pool":"rep2","namespace":"n"},"client":{"user":"client.a","conf":"/c","keyring":"/k"}},"order":{"fence":"client.b"}}}"#,
+        );
+        let (birth, _): (Birth, _) = receive(&theirs).unwrap();
+        assert_eq!(birth.order, Some(HostOrder::Fence("client.b".parse().unwrap())));
+        told(r#"{"format":1,"message":"done"}"#);
+        assert_eq!(receive::<Report>(&theirs).unwrap().0, Report::Done);
         told(r#"{"format":2,"message":"ready"}"#);
         assert!(matches!(receive::<Report>(&theirs), Err(ProcessError::Format(FormatError::Unknown { .. }))));
     }

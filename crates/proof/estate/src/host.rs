@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use strongroom_datastore::file::Provisioning;
 use strongroom_host::protocol::{
     Accelerator, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
-    DatastoreState, DiskStatistics, FORMATS, Host, JudgeRequest, Judgement, ObservedVm, ObservedVms,
-    Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, Problem, Programs, Reading,
-    ReadingRequest, Readings, ReadingsRequest, SpaceReport, Ticket, TicketId, TicketRequest, Topology,
-    VmSpec, VmStatistics, VolumeQuestion,
+    DatastoreState, DiskStatistics, FORMATS, FencingRequest, Host, JudgeRequest, Judgement, ObservedVm,
+    ObservedVms, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, Problem,
+    Programs, Reading, ReadingRequest, Readings, ReadingsRequest, SpaceReport, Ticket, TicketId,
+    TicketRequest, Topology, VmSpec, VmStatistics, VolumeQuestion,
 };
 use strongroom_hostd::daemon::{ChangeLog, HostService, Job, OperationFailure, Queue, Terms, no_such_vm};
 use strongroom_statistics::Snapshot;
@@ -214,6 +214,7 @@ impl HostService for SimulatedHost {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             formats: FORMATS,
             epoch: self.changes.epoch(),
+            boot_id: None,
             now_unix_ms: Some(unix_milliseconds_now()),
             cpus: 64,
             cpu_model: None,
@@ -320,5 +321,11 @@ impl HostService for SimulatedHost {
         let id = self.inside.lock().datastores.get(&request.path).copied();
         let id = id.ok_or_else(|| Problem::new("no_such_datastore", "it is none of this host"))?;
         Ok(Self::datastore(&request.path, id))
+    }
+
+    async fn fence(self: Arc<Self>, request: FencingRequest) -> Result<(), Problem> {
+        self.counted();
+        let message = format!("a simulated host has no datastore {} on a cluster", request.datastore);
+        Err(Problem::new("no_such_datastore", message))
     }
 }

@@ -9,7 +9,7 @@ use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
 use strongroom_api::{ObjectKind, ObjectRef};
 use strongroom_host::protocol;
 use strongroom_statistics::display_latency;
-use strongroom_types::{counted, display_bytes, display_seconds};
+use strongroom_types::{CephPools, counted, display_bytes, display_seconds};
 use uuid::Uuid;
 
 use super::boards;
@@ -529,12 +529,19 @@ fn review_datastore(
     let Some(told) = right.filter(|told| told.state != protocol::DatastoreState::Missing) else {
         let why = told.and_then(|told| told.reason.clone()).unwrap_or_else(|| "it is not there".to_owned());
         let on = if datastore.is_shared() { format!(" on host {}", seat.name) } else { String::new() };
+        let (place, next) = match &datastore.ceph {
+            None => (mount.path.clone(), "mount it; VMs in it go on when it is there"),
+            Some(CephPools { pool, namespace, .. }) => (
+                format!("pool {pool}, namespace {namespace}"),
+                "see `ceph health detail`, and whether the host's user may use the pools; VMs in it go on when the cluster answers",
+            ),
+        };
         wanted.raise(
             AlarmKind::DatastoreUnavailable,
             Severity::Critical,
             object,
-            format!("datastore {} ({}{on}) cannot be used: {why}", datastore.name, mount.path),
-            "mount it; VMs in it go on when it is there",
+            format!("datastore {} ({place}{on}) cannot be used: {why}", datastore.name),
+            next,
         );
         return;
     };

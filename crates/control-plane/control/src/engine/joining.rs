@@ -88,6 +88,7 @@ impl Control {
             name: wish.name.clone(),
             joined: Some(joined.clone()),
             maintenance: false,
+            fenced: None,
         };
         let message =
             format!("a token was made with which a machine joins as host {} at {address}", wish.name);

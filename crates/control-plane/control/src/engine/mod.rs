@@ -54,6 +54,7 @@ mod due_times;
 mod embedded;
 mod emergency;
 mod evacuate;
+mod fencing;
 mod fill;
 mod flows;
 mod groups;
@@ -320,7 +321,13 @@ fn host_id(inventory: &Inventory, name: &Name, now_unix_ms: u64) -> Result<Uuid,
             let reason = "another machine has joined under the name of this one; give this one another name";
             return Err(Failure::Damaged { key: known.name_key(), reason: reason.to_owned() });
         }
-        let record = HostRecord { id: Uuid::new_v4(), name: name.clone(), joined: None, maintenance: false };
+        let record = HostRecord {
+            id: Uuid::new_v4(),
+            name: name.clone(),
+            joined: None,
+            maintenance: false,
+            fenced: None,
+        };
         match inventory.commit(Draft::new(now_unix_ms).create_named(&record)) {
             Ok(()) => return Ok(record.id),
             Err(Failure::Raced) => inventory.catch_up()?,

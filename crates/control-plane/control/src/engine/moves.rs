@@ -32,7 +32,7 @@ use super::{Control, HostSeat, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::problems;
-use crate::records::{TaskRecord, VmRecord, Work};
+use crate::records::{DatastoreRecord, TaskRecord, VmRecord, Work};
 
 /// A VM that may leave its host as it is now, or once it is off.
 pub(super) struct Departure {
@@ -122,21 +122,7 @@ impl Control {
             }
         };
         let Some(datastore) = index.datastore_of(vm) else { return Err(problems::datastore_unknown(vm)) };
-        let board = &vm.hardware.board;
-        // One that was never started has met no processor yet.
-        let has_processor = vm.is_run() && vm.generation > 0 && board.processor().is_host();
-        let needs = Needs {
-            called: called.clone(),
-            board: vm.is_run().then_some(board),
-            has_processor_of: has_processor.then_some(former),
-            datastore,
-            policy: index.policy_of(vm),
-            memory_bytes: if vm.is_run() { vm.hardware.memory.bytes() } else { 0 },
-            processors: vm.hardware.cpus.count(),
-            nics: Some(vm.hardware.nics.as_slice()),
-            vm: Some(vm.id),
-            groups: index.placement_groups_of(vm.id).collect(),
-        };
+        let needs = needs_elsewhere(index, vm, datastore, former);
         let Choice { seat: next, reason } = self.choose(index, &needs, among)?;
         if next.id == former.id {
             let problem = problems::conflict(format!("{called} is on host {} already", former.name));
@@ -312,9 +298,34 @@ impl Control {
         self.end(step, vm, self.draft(), end)
     }
 
+    /// Has a VM's host take it over from one that is fenced, until it does.
+    pub(super) fn take_from_fenced(&self, step: &Step) -> Result<Next, Failure> {
+        let operated = self.operate_unless_cancelled(step, &step.vm, |datastore| {
+            Some(OperationKind::Arrive { spec: Box::new(step.vm.told(datastore)?), handover: None })
+        })?;
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => match self.look_first(step)? {
+                Some(wait) => Ok(wait),
+                None => self.end(step, &step.vm, self.draft(), End::Done),
+            },
+            Operated::Failed(problem) if step.task.task.cancelling => {
+                self.end(step, &step.vm, self.draft(), End::Failed(problem))
+            }
+            Operated::Cancelled | Operated::Forgotten => {
+                self.end(step, &step.vm, self.draft(), End::Cancelled)
+            }
+            Operated::Failed(problem) => {
+                self.turn(step, Work::TakeOver, next_generation(&step.vm))?;
+                tracing::warn!(vm = %step.vm.name, host = %step.seat.name, %problem, "it is not taken over yet");
+                Ok(Next::Wait(RETRY_PAUSE))
+            }
+        }
+    }
+
     /// The record of a VM that is of another host now, with its network cards connected there. The
     /// host has had its networks since the move was asked for.
-    fn now_on(&self, host: Uuid, mut vm: VmRecord) -> VmRecord {
+    pub(super) fn now_on(&self, host: Uuid, mut vm: VmRecord) -> VmRecord {
         vm.host = host;
         let index = self.inventory.read();
         match connected(&index, &vm.hardware.nics, host) {
@@ -351,6 +362,30 @@ enum NotAwaited {
 impl From<Problem> for NotAwaited {
     fn from(problem: Problem) -> Self {
         Self::Refused(problem)
+    }
+}
+
+/// What a VM needs of another host than its own.
+pub(super) fn needs_elsewhere<'a>(
+    index: &'a Index,
+    vm: &'a Row<VmRecord>,
+    datastore: &'a Row<DatastoreRecord>,
+    former: &'a HostSeat,
+) -> Needs<'a> {
+    let board = &vm.hardware.board;
+    // One that was never started has met no processor yet.
+    let has_processor = vm.is_run() && vm.generation > 0 && board.processor().is_host();
+    Needs {
+        called: problems::called(vm),
+        board: vm.is_run().then_some(board),
+        has_processor_of: has_processor.then_some(former),
+        datastore,
+        policy: index.policy_of(vm),
+        memory_bytes: if vm.is_run() { vm.hardware.memory.bytes() } else { 0 },
+        processors: vm.hardware.cpus.count(),
+        nics: Some(vm.hardware.nics.as_slice()),
+        vm: Some(vm.id),
+        groups: index.placement_groups_of(vm.id).collect(),
     }
 }
 

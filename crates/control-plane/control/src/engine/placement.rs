@@ -284,8 +284,15 @@ fn takes_vms(index: &Index, seat: &HostSeat) -> Result<(), Problem> {
     must_not_be_in_maintenance(host)
 }
 
-/// Refuses a host in maintenance.
+/// Refuses a host in maintenance, and one that was declared lost.
 pub(super) fn must_not_be_in_maintenance(host: &HostRecord) -> Result<(), Problem> {
+    if host.fenced.is_some() {
+        let message = format!("host {} was declared lost: no VM is placed or started there", host.name);
+        return Err(Problem::new(ErrorCode::NoHost, message).next(format!(
+            "when its machine has started again, admit it: `strongroom host admit {}`",
+            host.name
+        )));
+    }
     if !host.maintenance {
         return Ok(());
     }

@@ -11,12 +11,13 @@ use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{DesiredPower, Lifecycle, Notes, RegisterVm, RestartPolicy};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::attestation;
-use strongroom_host::protocol::{self, DatastoreRequest, DiskName, JudgeRequest, VmGeneration, VolumeFacts};
+use strongroom_host::protocol::{self, DiskName, JudgeRequest, VmGeneration, VolumeFacts};
 use strongroom_types::{ProviderKey, VmId};
 use uuid::Uuid;
 
 use super::advance::{keep_volumes, volume_known};
 use super::alarms::datastore_object;
+use super::datastores::looked_through;
 use super::observe::Present;
 use super::place::find_datastore;
 use super::volume_changes::name_is_free;
@@ -193,6 +194,7 @@ impl Control {
         let Some(spec) = &candidate.present.spec else {
             return Err(problems::conflict("its configuration cannot be read"));
         };
+        spec.check_tpm_place().map_err(|error| problems::invalid(error.to_string()))?;
         let name = name_of(spec.name.as_str())?;
         let directory = spec.directory.as_ref().map(|directory| name_of(directory.as_str())).transpose()?;
         let hardware = Hardware::found(spec).map_err(problems::invalid)?;
@@ -357,8 +359,7 @@ impl Control {
         for (seat, mount) in self.hosts_of(datastore)?.into_iter().zip(datastore.mounts()) {
             let failed = |error| problems::host(seat.name.as_str(), &error);
             // Other programs may have added or removed VMs.
-            let request = DatastoreRequest { path: mount.path.clone().into(), expected: None, ceph: None };
-            seat.host.look_through(&request).map_err(failed)?;
+            seat.host.look_through(&looked_through(mount)).map_err(failed)?;
             let all = seat.host.vms().map_err(failed)?;
             let below = std::path::Path::new(&mount.path);
             let before = present.len();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use strongroom_api::datastore::{Datastore, DatastoreHost, DatastoreState};
-use strongroom_api::host::{Host, HostPrograms, HostState};
+use strongroom_api::host::{Host, HostFenced, HostPrograms, HostState};
 use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
@@ -268,6 +268,7 @@ impl Control {
             id: datastore.id,
             name: datastore.name.clone(),
             path: datastore.first.path.clone(),
+            ceph: datastore.ceph.clone(),
             host: self.seat(datastore.first.host).map(|seat| seat.name.to_string()),
             hosts: on.iter().map(|seen| seen.view(index)).collect(),
             state: best.map_or(DatastoreState::Unknown, |seen| seen.state),
@@ -356,7 +357,10 @@ impl Control {
     pub(super) fn host_view(&self, index: &Index, seat: &HostSeat) -> Host {
         let record = index.hosts.get(&seat.id.to_string());
         let maintenance = record.is_some_and(|host| host.maintenance);
-        host_view(seat, HostFacts { maintenance, memory_placed_bytes: placed_bytes(index, seat.id) })
+        let fenced = record.and_then(|host| host.fenced.as_ref());
+        let fenced =
+            fenced.map(|fenced| HostFenced { at_unix_ms: fenced.at_unix_ms, complete: fenced.complete });
+        host_view(seat, HostFacts { maintenance, fenced, memory_placed_bytes: placed_bytes(index, seat.id) })
     }
 
     fn shown(&self, task: &TaskRecord) -> Task {
@@ -391,10 +395,11 @@ impl<'a> SeenMount<'a> {
     }
 
     fn view(&self, index: &Index) -> DatastoreHost {
-        let Mount { host, path } = self.mount;
+        let Mount { host, path, client } = self.mount;
         let known = index.hosts.get(&host.to_string());
         let host = known.map_or_else(|| host.to_string(), |known| known.name.to_string());
-        DatastoreHost { host, path: path.clone(), state: self.state }
+        let reason = self.told.and_then(|told| told.reason.clone());
+        DatastoreHost { host, path: path.clone(), client: client.clone(), state: self.state, reason }
     }
 }
 
@@ -477,6 +482,7 @@ fn dump_view(dump: &protocol::Dump) -> Dump {
 /// What the inventory says of a host.
 struct HostFacts {
     maintenance: bool,
+    fenced: Option<HostFenced>,
     memory_placed_bytes: u64,
 }
 
@@ -492,6 +498,7 @@ fn host_view(seat: &HostSeat, facts: HostFacts) -> Host {
             (None, None) => HostState::Unknown,
         },
         maintenance: facts.maintenance,
+        fenced: facts.fenced,
         address: seat.address.clone(),
         version: state.map(|state| state.version.clone()),
         cpus: state.map_or(0, |state| state.cpus),

@@ -75,7 +75,7 @@ use strongroom_api::event::Event;
 use strongroom_api::placement::Keep;
 use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
-use strongroom_types::{ClientId, DatastoreId, VmId, VolumeId};
+use strongroom_types::{CephClient, CephPools, ClientId, DatastoreId, VmId, VolumeId};
 pub use task::{
     AUTOMATIC, Application, BegunVm, CloneOf, Evacuation, Holding, LeftVm, SCHEDULER, Sweep, TaskEnd,
     TaskRecord, TemporarySnapshot, Whole, Work,
@@ -142,6 +142,9 @@ pub struct DatastoreRecord {
     pub id: DatastoreId,
     /// Its name.
     pub name: Name,
+    /// The pools, if it is on a Ceph cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceph: Option<CephPools>,
     /// Where the first host has it. An earlier version knows no others.
     #[serde(flatten)]
     pub first: Mount,
@@ -157,6 +160,9 @@ pub struct Mount {
     pub path: String,
     /// The host.
     pub host: Uuid,
+    /// How the host reaches the cluster, if the datastore is on one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<CephClient>,
 }
 
 impl DatastoreRecord {
@@ -196,6 +202,21 @@ pub struct HostRecord {
     /// Whether it is in maintenance: no VM is placed or started there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub maintenance: bool,
+    /// Whether it was declared lost, and is shut out from clusters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fenced: Option<FencedHost>,
+}
+
+/// A host that was declared lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FencedHost {
+    /// The last start of the machine that was known; absent if none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+    /// When it was declared lost, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Whether it is shut out from all its datastores on clusters. Otherwise it may still write.
+    pub complete: bool,
 }
 
 impl HostRecord {

@@ -459,6 +459,8 @@ pub enum Work {
         #[serde(default)]
         problem: Option<Problem>,
     },
+    /// Have the VM's host take it over from one that is fenced.
+    TakeOver,
     /// Move all VMs away from a host. The task works on no VM itself.
     Evacuate(Evacuation),
     /// Have the VMs of a policy keep its rules. The task works on no VM itself.
@@ -645,6 +647,7 @@ impl Work {
             | Self::KeepVolume { .. }
             | Self::Arrive { .. }
             | Self::Return { .. }
+            | Self::TakeOver
             | Self::Evacuate(_)
             | Self::ApplyPolicy(_)
             | Self::DropSnapshot { .. } => false,

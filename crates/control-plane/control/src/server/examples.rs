@@ -65,6 +65,8 @@ mod tests {
             backup::MakeInventoryBackup,
             backup::InventoryBackup,
             host::EvacuateHost,
+            host::FenceHost,
+            host::AdmitHost,
             vm::MoveToHost,
             vm::AddDisk,
             vm::AddNic,

@@ -23,8 +23,8 @@ use strongroom_api::limits::{
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
 use strongroom_types::{
-    BANDWIDTH_MAX_BYTES, BANDWIDTH_MIN_BYTES, BLOCK_BYTES, ChunkSize, IOPS_MAX, IOPS_MIN, MAX_VOLUME_BYTES,
-    MIN_VOLUME_BYTES, NAME_BYTES_MAX, PROVIDER_KEY_ID_BYTES_MAX, SECTOR_BYTES,
+    BANDWIDTH_MAX_BYTES, BANDWIDTH_MIN_BYTES, BLOCK_BYTES, CEPH_NAME_BYTES_MAX, ChunkSize, IOPS_MAX,
+    IOPS_MIN, MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, NAME_BYTES_MAX, PROVIDER_KEY_ID_BYTES_MAX, SECTOR_BYTES,
 };
 use strongroom_vm::limits::*;
 
@@ -363,6 +363,12 @@ fn the_documents_bounds_are_the_limits() {
     bound("AddDatastore.path maxLength", text(HOST_PATH_BYTES_MAX));
     bound("AddDatastoreHost.host maxLength", text(NAME_BYTES_MAX));
     bound("AddDatastoreHost.path maxLength", text(HOST_PATH_BYTES_MAX));
+    bound("CephAccess.conf maxLength", text(HOST_PATH_BYTES_MAX));
+    bound("CephAccess.keyring maxLength", text(HOST_PATH_BYTES_MAX));
+    bound("CephName maxLength", text(CEPH_NAME_BYTES_MAX));
+    bound("CephUser minLength", text("client.x".len()));
+    bound("CephUser maxLength", text("client.".len() + CEPH_NAME_BYTES_MAX));
+    bound("FenceHost.confirm maxLength", text(NAME_BYTES_MAX));
     bound("CreateVm.host maxLength", text(NAME_BYTES_MAX));
     bound("EvacuateHost.timeout_s maximum", u64::from(STOP_TIMEOUT_MAX_S));
     bound("MoveToHost.host maxLength", text(NAME_BYTES_MAX));

@@ -38,7 +38,8 @@ fn a_machine_joins_is_known_after_a_restart_and_is_removed_with_its_certificates
     assert!(machine.host.lock().term > first_term, "a greater term in each run");
     let datastore = AddDatastore {
         name: "ds2".parse().unwrap(),
-        path: "/srv/ds2".to_owned(),
+        path: Some("/srv/ds2".to_owned()),
+        ceph: None,
         host: Some("host2".to_owned()),
     };
     control.add_datastore(&caller(3), &datastore).unwrap();

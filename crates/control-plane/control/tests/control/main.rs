@@ -8,6 +8,7 @@ mod backups;
 mod boards;
 mod certificates;
 mod client_keys;
+mod clusters;
 mod data_keys;
 mod descriptions;
 mod disk_statistics;

@@ -184,6 +184,14 @@ fn every_operation_that_changes_something_is_on_record() {
     log.call("datastore_add_host", &["ds1"], &json!({ "host": "host2" }));
     log.call("host_evacuate", &["host2"], &json!({}));
     log.call("host_set", &["host2"], &json!({ "maintenance": false }));
+    let pools = json!({ "pool": "vms", "client": { "user": "client.host1" } });
+    log.call("datastore_add", &[], &json!({ "name": "big", "host": "host1", "ceph": pools }));
+    let access = json!({ "host": "host2", "ceph": { "user": "client.host2" } });
+    log.call("datastore_add_host", &["big"], &access);
+    log.call("host_fence", &["host2"], &json!({ "confirm": "host2", "even_if_it_answers": true }));
+    server.site.others[0].lock().boot_id = Some("0001".to_owned());
+    log.call("host_admit", &["host2"], &json!({ "has_started_again": true }));
+    log.call("datastore_remove", &["big"], &json!({}));
     log.call("host_token", &[], &json!({ "name": "host3", "address": "10.0.0.6:5691" }));
     log.call("host_remove", &["host3"], &json!({}));
     log.call("network_create", &[], &json!({ "name": "lan", "vlan": 20 }));

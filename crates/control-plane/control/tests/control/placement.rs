@@ -35,11 +35,12 @@ pub fn shared(others: usize) -> (Site, Control) {
 }
 
 pub fn datastore(name: &str, host: &str) -> AddDatastore {
-    AddDatastore { name: name.parse().unwrap(), path: format!("/srv/{name}"), host: Some(host.to_owned()) }
+    let (name, path) = (name.parse().unwrap(), Some(format!("/srv/{name}")));
+    AddDatastore { name, path, ceph: None, host: Some(host.to_owned()) }
 }
 
 pub fn reached_by(host: &str) -> AddDatastoreHost {
-    AddDatastoreHost { host: host.to_owned(), path: None }
+    AddDatastoreHost { host: host.to_owned(), path: None, ceph: None }
 }
 
 pub fn on(name: &str, host: &str) -> CreateVm {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{CephMount, DatastoreId};
+use strongroom_types::{CephMount, CephUser, DatastoreId};
 use strongroom_vm::Capabilities;
 use strongroom_wire::Formats;
 
@@ -22,6 +22,10 @@ pub struct Host {
     pub formats: Formats,
     /// The epoch of this run of hostd.
     pub epoch: Epoch,
+    /// The id of the machine's last start, as its kernel makes it; absent from a hostd that does
+    /// not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// Its clock as it answers, in milliseconds since 1970; absent from a hostd that does not
     /// report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,6 +160,28 @@ pub struct DatastoreRequest {
     /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceph: Option<CephMount>,
+}
+
+/// A request about another host of a datastore on a cluster, which is lost, or back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FencingRequest {
+    /// The datastore, which this host reaches.
+    pub datastore: DatastoreId,
+    /// The user that the other host is to the cluster.
+    pub user: CephUser,
+    /// What becomes of it.
+    pub fencing: Fencing,
+}
+
+/// What becomes of another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fencing {
+    /// No write of it can land any more, its locks are free, and it cannot connect.
+    Fence,
+    /// It can connect again. What it had open stays refused.
+    Admit,
 }
 
 /// Whether secrets in the host's memory stay off its disks.

@@ -20,6 +20,7 @@
 //! | `POST /v1/volumes/readings`, [`ReadingsRequest`] | [`Readings`]: each reading has its own answer |
 //! | `PUT /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: used from now on |
 //! | `POST /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: looked through once more |
+//! | `POST /v1/datastores/fencing`, [`FencingRequest`] | `null`: another host of a datastore is fenced, or admitted |
 //! | `POST /v1/release` | `null`: no control plane directs the host from now on |
 //!
 //! A refusal has a status of 400 or more, and a [`Problem`] as its body.
@@ -60,8 +61,8 @@ pub use disk_change::{DiskChange, HeldVolume};
 pub use dump::{Dump, GuestEnd};
 pub use grant::Grant;
 pub use host::{
-    Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Programs,
-    QemuFound, Topology,
+    Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Fencing,
+    FencingRequest, Host, Programs, QemuFound, Topology,
 };
 pub use judge::{JudgeRequest, Judgement};
 pub use names::{GroupAttempt, HandoverId, OperationId, VmGeneration};
@@ -84,8 +85,9 @@ pub use strongroom_vm::{
     Firmware, Growth, Link, MacAddress, MachineType, MemorySize, Network, Nic, QuiesceWithin, VmName,
 };
 pub use term::{
-    FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_CAPABILITIES, FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG,
-    FORMAT_WITH_MOVES, FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, TERM_HEADER, Term,
+    FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_CAPABILITIES, FORMAT_WITH_CLUSTERS, FORMAT_WITH_DIRECTORIES,
+    FORMAT_WITH_HOT_PLUG, FORMAT_WITH_MOVES, FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS,
+    TERM_HEADER, Term,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GUEST_PROTOCOL, GuestHello, GuestPort, GuestWelcome, Ticket, TicketId,

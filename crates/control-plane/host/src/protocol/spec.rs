@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use strongroom_datastore::file::storage::cluster_of;
 use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::limits::{DISKS_MAX, NICS_MAX};
 use strongroom_vm::{
@@ -473,6 +474,7 @@ impl VmSpec {
     /// The first invalid field.
     pub fn check(&self) -> Result<(), SpecError> {
         in_field("datastore", check_host_path(&self.datastore))?;
+        self.check_tpm_place()?;
         in_field("machine_type", self.board.check())?;
         in_field("cpus", self.cpus.check())?;
         in_field("growth", self.growth.check(self.cpus, self.memory_bytes))?;
@@ -493,6 +495,21 @@ impl VmSpec {
         }
         in_field("kernel", kernel.check())?;
         in_field("firmware", check_initrd_beside_tpm(kernel, self.tpm, self.firmware))
+    }
+
+    /// Checks that its datastore can hold the state of its TPM, if it has one: swtpm keeps that in a
+    /// directory of the host.
+    ///
+    /// # Errors
+    /// If the datastore is on a cluster.
+    pub fn check_tpm_place(&self) -> Result<(), SpecError> {
+        if self.tpm && cluster_of(&self.datastore).is_some() {
+            return wrong(
+                "tpm",
+                "a VM on a Ceph cluster has no TPM; leave it out, or use a datastore that is a directory",
+            );
+        }
+        Ok(())
     }
 
     fn check_disks(&self) -> Result<(), SpecError> {
@@ -552,6 +569,9 @@ impl VmSpec {
 
 #[cfg(test)]
 mod tests {
+    use strongroom_datastore::file::storage::cluster_path;
+    use strongroom_types::DatastoreId;
+
     use super::*;
 
     fn spec() -> VmSpec {
@@ -585,6 +605,9 @@ mod tests {
         assert_eq!(refused(&|spec| spec.datastore = "ds".into()), "datastore");
         assert_eq!(refused(&|spec| spec.datastore = "/srv/../etc".into()), "datastore");
         assert_eq!(refused(&|spec| spec.datastore = "/srv/a,b".into()), "datastore");
+        let tpm_on_cluster =
+            |spec: &mut VmSpec| (spec.datastore, spec.tpm) = (cluster_path(DatastoreId::random()), true);
+        assert_eq!(refused(&tpm_on_cluster), "tpm");
         let pc = |spec: &mut VmSpec| spec.board.machine_type = Some("pc-i440fx-7.2".parse().unwrap());
         assert_eq!(refused(&pc), "machine_type");
         assert_eq!(refused(&|spec| spec.cpus.threads = 0), "cpus");

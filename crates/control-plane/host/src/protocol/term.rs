@@ -22,7 +22,8 @@ pub const FORMAT_HEADER: &str = "strongroom-format";
 /// | 4 | [`VmSpec::directory`](super::VmSpec::directory) and [`VmSpec::boot_order`](super::VmSpec::boot_order) |
 /// | 5 | [`OperationKind::SetNics`](super::OperationKind::SetNics), [`Nic::link`](super::Nic::link); [`OperationKind::SetSizes`](super::OperationKind::SetSizes), [`VmSpec::growth`](super::VmSpec::growth) |
 /// | 6 | [`Board::machine_type`](super::Board::machine_type), [`Board::processor`](super::Board::processor); `capabilities` in [`Host`](super::Host) |
-pub const FORMATS: Formats = Formats { oldest: 1, newest: 6 };
+/// | 7 | [`DatastoreRequest::ceph`](super::DatastoreRequest::ceph), [`FencingRequest`](super::FencingRequest); `boot_id` in [`Host`](super::Host) |
+pub const FORMATS: Formats = Formats { oldest: 1, newest: 7 };
 
 /// The formats of a host that does not state any.
 pub const FIRST_FORMATS: Formats = Formats { oldest: 1, newest: 1 };
@@ -44,6 +45,9 @@ pub const FORMAT_WITH_HOT_PLUG: u32 = 5;
 
 /// The first format in which a VM has a machine type and a processor of its own.
 pub const FORMAT_WITH_CAPABILITIES: u32 = 6;
+
+/// The first format with datastores on Ceph clusters.
+pub const FORMAT_WITH_CLUSTERS: u32 = 7;
 
 /// The number of a control plane's run. Each run of a control plane has a greater one than all runs
 /// before it. A host takes orders of the greatest term that it has seen, and refuses those of a

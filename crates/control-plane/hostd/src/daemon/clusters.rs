@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::mount;
 use strongroom_datastore::file::{identify_on, identity_on};
-use strongroom_host::protocol::{Datastore, DatastoreState, Problem};
-use strongroom_rbd::process::{StorageProcess, StorageProgram};
+use strongroom_host::protocol::{Datastore, DatastoreState, Fencing, Problem};
+use strongroom_rbd::process::{HostOrder, StorageProcess, StorageProgram};
 use strongroom_remote::RemoteStorage;
-use strongroom_types::{CephMount, DatastoreId};
+use strongroom_types::{CephMount, CephUser, DatastoreId};
 
 use super::capacity;
 use super::config::DatastoreConfig;
@@ -204,6 +204,21 @@ impl Clusters {
             }
         };
         thread::Builder::new().name("cluster".to_owned()).stack_size(STACK_BYTES).spawn(read).map(drop)
+    }
+
+    /// Fences, or admits, another host of a datastore.
+    ///
+    /// # Errors
+    /// `cluster` if that was not done, or not completely.
+    pub fn fence(&self, mount: &CephMount, user: CephUser, fencing: Fencing) -> Result<(), Problem> {
+        let order = match fencing {
+            Fencing::Fence => HostOrder::Fence(user),
+            Fencing::Admit => HostOrder::Admit(user),
+        };
+        self.program.carry_out(mount, order).map_err(|error| {
+            let next = "see whether the cluster answers (`ceph health detail`), and repeat it";
+            Problem::new("cluster", error.to_string()).with_next_step(next)
+        })
     }
 
     /// The state of a datastore, if it is on a cluster.

@@ -16,10 +16,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strongroom_host::proof::check_peer;
 use strongroom_host::protocol::{
-    CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, FORMAT_HEADER, FORMATS, Host, JudgeRequest,
-    Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody,
-    REQUEST_BYTES_MAX, Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketRequest, VM_READINGS_MAX,
-    VmReadings, VmReadingsRequest, VmSpec, VmStatistics, VoidTicket,
+    CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, FORMAT_HEADER, FORMATS, FencingRequest, Host,
+    JudgeRequest, Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem,
+    ProblemBody, REQUEST_BYTES_MAX, Readings, ReadingsRequest, TERM_HEADER, Term, Ticket, TicketRequest,
+    VM_READINGS_MAX, VmReadings, VmReadingsRequest, VmSpec, VmStatistics, VoidTicket,
 };
 use strongroom_serving::{BodyError, Connections, HttpLimits, read_body, serve_http};
 use strongroom_types::VmId;
@@ -86,6 +86,7 @@ pub fn router<S: HostService>(host: Arc<S>) -> Router {
         .route("/v1/release", post(release::<S>))
         .route("/v1/changes", get(changes::<S>))
         .route("/v1/datastores", put(add_datastore::<S>).post(look_through::<S>))
+        .route("/v1/datastores/fencing", post(fence::<S>))
         .fallback(async |uri: Uri| Refused(no_such_path(&uri)))
         .method_not_allowed_fallback(async || {
             Refused(Problem::new("method", "that is not done with it here"))
@@ -258,7 +259,7 @@ async fn release<S: HostService>(State(host): Asked<S>, term: InTerm) -> Answer<
     Ok(Json(()))
 }
 
-// The disk of a datastore may not answer, so these two do not keep a greater term waiting.
+// The disk of a datastore may not answer, so these do not keep a greater term waiting.
 
 async fn add_datastore<S: HostService>(
     State(host): Asked<S>,
@@ -276,6 +277,15 @@ async fn look_through<S: HostService>(
 ) -> Answer<Datastore> {
     order(Arc::clone(&host), term, |_| Ok(())).await?;
     Ok(Json(host.look_through(wanted).await?))
+}
+
+async fn fence<S: HostService>(
+    State(host): Asked<S>,
+    term: InTerm,
+    Body(wanted): Body<FencingRequest>,
+) -> Answer<()> {
+    order(Arc::clone(&host), term, |_| Ok(())).await?;
+    Ok(Json(host.fence(wanted).await?))
 }
 
 /// The body of an answer.

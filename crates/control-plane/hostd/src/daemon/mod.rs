@@ -41,8 +41,8 @@ use rustix::fs::{FlockOperation, Mode, flock};
 use strongroom_datastore::file::storage::{CLUSTERS, cluster_of, cluster_path};
 use strongroom_host::orders::{Birth, Task};
 use strongroom_host::protocol::{
-    ChangedObject, Datastore, DatastoreRequest, DatastoreState, FORMATS, Grant, Host, ObservedVm, Problem,
-    Ticket, TicketRequest,
+    ChangedObject, Datastore, DatastoreRequest, DatastoreState, FORMATS, FencingRequest, Grant, Host,
+    ObservedVm, Problem, Ticket, TicketRequest,
 };
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
@@ -376,6 +376,7 @@ impl Hostd {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 formats: FORMATS,
                 epoch,
+                boot_id: capacity::boot_id(),
                 now_unix_ms: Some(unix_milliseconds_now()),
                 cpus: capacity::cpus(),
                 cpu_model: capacity::cpu_model(),
@@ -409,6 +410,21 @@ impl Hostd {
             self.vms.forget_missing(path);
         }
         Ok(found)
+    }
+
+    fn fence_now(&self, request: FencingRequest) -> Result<(), Problem> {
+        let FencingRequest { datastore, user, fencing } = request;
+        let config = self.config();
+        let used = config.datastores.iter().find(|used| used.id == datastore);
+        let Some(mount) = used.and_then(|used| used.ceph.as_ref()) else {
+            let message = format!("this host has no datastore {datastore} on a cluster");
+            return Err(Problem::new("no_such_datastore", message).with_next_step("add it to the host"));
+        };
+        if mount.client.user == user {
+            let message = format!("{user} is this host's own user");
+            return Err(Problem::new("bad_request", message).with_next_step("ask another host"));
+        }
+        self.clusters.fence(mount, user, fencing)
     }
 
     fn add_datastore_now(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {

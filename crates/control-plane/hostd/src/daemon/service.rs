@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use strongroom_host::protocol::{
-    Changes, Datastore, DatastoreRequest, Host, JudgeRequest, Judgement, ObservedVm, ObservedVms, Operation,
-    OperationId, OperationRequest, Problem, Readings, ReadingsRequest, Ticket, TicketId, TicketRequest,
-    VmSpec, VmStatistics,
+    Changes, Datastore, DatastoreRequest, FencingRequest, Host, JudgeRequest, Judgement, ObservedVm,
+    ObservedVms, Operation, OperationId, OperationRequest, Problem, Readings, ReadingsRequest, Ticket,
+    TicketId, TicketRequest, VmSpec, VmStatistics,
 };
 use strongroom_types::VmId;
 
@@ -93,6 +93,9 @@ pub trait HostService: Send + Sync + 'static {
         self: Arc<Self>,
         request: DatastoreRequest,
     ) -> impl Future<Output = Result<Datastore, Problem>> + Send;
+
+    /// Fences, or admits, another host of a datastore.
+    fn fence(self: Arc<Self>, request: FencingRequest) -> impl Future<Output = Result<(), Problem>> + Send;
 }
 
 impl HostService for Hostd {
@@ -171,5 +174,9 @@ impl HostService for Hostd {
 
     async fn look_through(self: Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
         operations::blocking(move || self.look_through_now(&request.path)).await?
+    }
+
+    async fn fence(self: Arc<Self>, request: FencingRequest) -> Result<(), Problem> {
+        operations::blocking(move || self.fence_now(request)).await?
     }
 }

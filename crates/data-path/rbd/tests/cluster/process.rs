@@ -14,9 +14,10 @@ use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Storage, StoredFile};
 use strongroom_io::{EventLoop, FileDone, FileIo, FileOperation, FileQueue, FileToken, IdleReactor};
 use strongroom_memory::BufferPool;
-use strongroom_rbd::process::{ProcessError, StorageProcess};
-use strongroom_rbd::{ClusterConf, RbdOptions};
+use strongroom_rbd::process::{HostOrder, ProcessError, StorageProcess, StorageProgram};
+use strongroom_rbd::{ClusterConf, ClusterOptions, RbdOptions};
 use strongroom_remote::RemoteStorage;
+use strongroom_test_peers::CephCluster;
 use strongroom_types::{CephClient, CephMount, CephName, CephPools};
 
 use crate::conformance::passes;
@@ -104,6 +105,41 @@ fn a_process_that_cannot_use_the_cluster_says_why() {
     std::fs::write(&user.client.keyring, keyring.replace("[client.admin]", "[client.nobody]")).unwrap();
     std::fs::set_permissions(&user.client.keyring, Permissions::from_mode(0o600)).unwrap();
     assert!(refused(&user).contains("connect to the cluster of"));
+}
+
+#[test]
+#[ignore = "long: make test-ceph"]
+fn a_process_shuts_another_host_out_and_admits_it() {
+    let mut cluster = CephCluster::start(2);
+    for user in ["client.host1", "client.host2"] {
+        cluster.add_user(user);
+    }
+    let as_user = |user: &str| {
+        let cluster = ClusterOptions { conf: ClusterConf::File(cluster.conf.clone()), user: user.to_owned() };
+        let (pool, namespace) = ("rep2".to_owned(), "strongroom".to_owned());
+        mount(&RbdOptions { cluster, pool, data_pool: None, namespace })
+    };
+    let (first, second) = (as_user("client.host1"), as_user("client.host2"));
+    let program = StorageProgram { path: command().get_program().into(), arguments: Vec::new() };
+    let order = |order: HostOrder| program.carry_out(&first, order);
+    let (_lives, socket) = StorageProcess::start(&mut command(), &second, None).unwrap();
+    let socket = Mutex::new(Some(socket));
+    let storage = RemoteStorage::new(move || socket.lock().take().ok_or(Errno::NOTCONN));
+    storage.make_directory(Path::new("vm1")).unwrap();
+    let user = second.client.user.clone();
+    order(HostOrder::Fence(user.clone())).unwrap();
+    order(HostOrder::Fence(user.clone())).unwrap();
+    assert!(storage.make_directory(Path::new("vm2")).is_err(), "it still writes");
+    let Err(ProcessError::Refused(reason)) = StorageProcess::start(&mut command(), &second, None) else {
+        panic!("it is connected again")
+    };
+    assert!(reason.contains("client.host2"), "{reason}");
+    let Err(ProcessError::Refused(reason)) = order(HostOrder::Fence(first.client.user.clone())) else {
+        panic!("it has shut itself out")
+    };
+    assert!(reason.contains("client.host1 cannot be fenced"), "{reason}");
+    order(HostOrder::Admit(user)).unwrap();
+    StorageProcess::start(&mut command(), &second, None).unwrap();
 }
 
 /// The key is in no argument, environment or file of the process, and nobody can look into it.

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use strongroom_api::access::Done;
 use strongroom_api::backup::{InventoryBackup, MakeInventoryBackup};
 use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found, RebuildDatastore};
-use strongroom_api::host::{CreateHostToken, EvacuateHost, Host, HostToken, SetHost};
+use strongroom_api::host::{AdmitHost, CreateHostToken, EvacuateHost, FenceHost, Host, HostToken, SetHost};
 use strongroom_api::key::KeyProvider;
 use strongroom_api::policy::{ApplyPolicy, CreatePolicy, Policy, SetPolicy};
 use strongroom_api::task::Task;
@@ -199,6 +199,31 @@ pub async fn host_remove(
     wish: Wish<PowerOptions>,
 ) -> Answer<Json<Done>> {
     blocking(api, move |control| control.remove_host(&wish.caller, &host)).await.map(|()| Json(Done {}))
+}
+
+/// Declares a host lost: it is shut out from its datastores on clusters, and its VMs there are
+/// placed on other hosts.
+#[utoipa::path(post, path = "/v1/hosts/{host}/fence", operation_id = "host_fence", tag = "host",
+    params(("host" = String, Path, description = "Name or id.")), request_body = FenceHost,
+    responses((status = 200, body = Host), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn host_fence(
+    State(api): State<Api>,
+    Named(host): Named<String>,
+    wish: Wish<FenceHost>,
+) -> Answer<Json<Host>> {
+    blocking(api, move |control| control.fence_host(&wish.caller, &host, &wish.body)).await.map(Json)
+}
+
+/// Lets a host that was declared lost use its clusters again, once its machine has started again.
+#[utoipa::path(post, path = "/v1/hosts/{host}/admit", operation_id = "host_admit", tag = "host",
+    params(("host" = String, Path, description = "Name or id.")), request_body = Option<AdmitHost>,
+    responses((status = 200, body = Host), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn host_admit(
+    State(api): State<Api>,
+    Named(host): Named<String>,
+    wish: Wish<AdmitHost>,
+) -> Answer<Json<Host>> {
+    blocking(api, move |control| control.admit_host(&wish.caller, &host, &wish.body)).await.map(Json)
 }
 
 /// Makes a policy.

@@ -97,6 +97,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(inventory::datastore_remove_host))
         .routes(routes!(inventory::host_show, inventory::host_set, inventory::host_remove))
         .routes(routes!(inventory::host_evacuate))
+        .routes(routes!(inventory::host_fence))
+        .routes(routes!(inventory::host_admit))
         .routes(routes!(networks::network_show, networks::network_delete))
         .routes(routes!(networks::network_add_host))
         .routes(routes!(networks::network_remove_host))

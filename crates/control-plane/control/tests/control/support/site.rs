@@ -15,19 +15,22 @@ use strongroom_api::vm::{CloneVm, CreateVm};
 use strongroom_control::engine::{Caller, Control, Next, RequestKey};
 use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
+use strongroom_datastore::file::storage::{CLUSTERS, cluster_path};
 use strongroom_host::protocol::{
     Accelerator, Capabilities, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe,
     CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch,
-    ExtentReport, FIRST_FORMATS, FORMATS, Grant, GroupMember, GuestPort, HandoverId, Host as HostState,
-    JudgeRequest, Judgement, MapReport, MemberVolumes, NewVmSnapshot, Nic, ObservedVm, ObservedVms,
-    OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
-    PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest,
-    SavedMemory, SnapshotChange, SpaceReport, Term, Ticket, TicketId, TicketRequest, Topology, VmGeneration,
-    VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
+    ExtentReport, FIRST_FORMATS, FORMATS, Fencing, FencingRequest, Grant, GroupMember, GuestPort, HandoverId,
+    Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes, NewVmSnapshot, Nic, ObservedVm,
+    ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
+    OperationState, PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest, Readings,
+    ReadingsRequest, SavedMemory, SnapshotChange, SpaceReport, Term, Ticket, TicketId, TicketRequest,
+    Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion,
+    WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
-    DatastoreId, KeyRequestId, ProviderKey, ProviderName, SnapshotId, VmId, VolumeId, VolumeSize,
+    CephMount, CephName, CephUser, DatastoreId, KeyRequestId, ProviderKey, ProviderName, SnapshotId, VmId,
+    VolumeId, VolumeSize,
 };
 use uuid::Uuid;
 
@@ -219,6 +222,12 @@ pub struct FakeHost {
 pub struct Storage {
     /// The ids of datastores, by their paths.
     pub datastores: BTreeMap<PathBuf, DatastoreId>,
+    /// The ids of datastores in pools of a cluster, by pool and namespace.
+    pub pools: BTreeMap<(CephName, CephName), DatastoreId>,
+    /// The users that are shut out from datastores.
+    pub fenced: BTreeSet<(DatastoreId, CephUser)>,
+    /// What hosts that are lost have left, by their users.
+    lost: BTreeMap<VmId, (CephUser, FakeVm)>,
     given_up: BTreeMap<VmId, GivenUp>,
 }
 
@@ -252,6 +261,14 @@ pub struct HostInside {
     order: Vec<OperationId>,
     used_grants: BTreeSet<Vec<u8>>,
     pub datastores: BTreeMap<PathBuf, DatastoreId>,
+    /// How it reaches datastores on clusters.
+    pub clusters: BTreeMap<DatastoreId, CephMount>,
+    /// The number of orders about other hosts that fail.
+    pub fencings_that_fail: u32,
+    /// The id of its last start.
+    pub boot_id: Option<String>,
+    /// Why datastores cannot be used at present, by their paths.
+    pub missing: BTreeMap<PathBuf, String>,
     pub free_bytes: u64,
     pub memory_bytes: u64,
     pub crypto_safe: CryptoSafe,
@@ -367,7 +384,35 @@ impl HostInside {
         }
     }
 
+    fn add_pools(&mut self, ceph: &CephMount, request: &DatastoreRequest) -> Result<Datastore, HostError> {
+        if request.path != Path::new(CLUSTERS) {
+            self.violations.push(format!("pools at {}", request.path.display()));
+        }
+        let place = (ceph.pools.pool.clone(), ceph.pools.namespace.clone());
+        let id = {
+            let mut storage = self.storage.lock();
+            let found = storage.pools.get(&place).copied();
+            if request.expected.is_some() && found != request.expected {
+                return Err(HostError::Refused(Problem::new("other_datastore", "it bears another mark")));
+            }
+            *storage.pools.entry(place).or_insert_with(DatastoreId::random)
+        };
+        self.clusters.insert(id, ceph.clone());
+        self.datastores.insert(cluster_path(id), id);
+        Ok(self.datastore(&cluster_path(id), id))
+    }
+
     fn datastore(&self, path: &Path, id: DatastoreId) -> Datastore {
+        if let Some(reason) = self.missing.get(path) {
+            return Datastore {
+                path: path.to_owned(),
+                id: None,
+                total_bytes: 0,
+                free_bytes: 0,
+                state: DatastoreState::Missing,
+                reason: Some(reason.clone()),
+            };
+        }
         Datastore {
             path: path.to_owned(),
             id: Some(id),
@@ -391,6 +436,10 @@ impl HostInside {
             operations: HashMap::new(),
             order: Vec::new(),
             used_grants: BTreeSet::new(),
+            clusters: BTreeMap::new(),
+            fencings_that_fail: 0,
+            boot_id: None,
+            missing: BTreeMap::new(),
             datastores: BTreeMap::new(),
             free_bytes: 900 << 30,
             memory_bytes: 64 << 30,
@@ -559,6 +608,18 @@ impl HostInside {
             given_up.handover = None;
             let vm = FakeVm { reason: None, ..given_up.vm.clone() };
             self.vms.entry(id).or_insert(vm).spec = spec.clone();
+        } else if let Some((user, vm)) = storage.lost.remove(&id) {
+            let is_fenced = |(datastore, fenced): &(DatastoreId, CephUser)| {
+                cluster_path(*datastore) == vm.spec.datastore && *fenced == user
+            };
+            if handover.is_some() || !storage.fenced.iter().any(is_fenced) {
+                self.violations.push(format!("{} was taken from {user}, who can still write", vm.spec.name));
+            }
+            if vm.generation >= generation {
+                return Err(Problem::new("generation_used", "it has started since"));
+            }
+            let power = if vm.power.is_off() { vm.power } else { PowerState::Crashed };
+            self.vms.insert(id, FakeVm { spec: spec.clone(), power, reason: None, ..vm });
         } else if !self.vms.contains_key(&id) {
             return Err(Problem::new("no_such_vm", "there is no such VM"));
         }
@@ -982,6 +1043,26 @@ impl FakeHost {
         }
     }
 
+    /// The machine loses its power for good. What it has on clusters stays there.
+    pub fn lose(&self) {
+        let mut inside = self.lock();
+        inside.down = true;
+        let clusters = inside.clusters.clone();
+        let storage = Arc::clone(&inside.storage);
+        for (id, CephMount { client, .. }) in clusters {
+            let on_it: Vec<VmId> = inside
+                .vms
+                .iter()
+                .filter(|(_, vm)| vm.spec.datastore == cluster_path(id))
+                .map(|(id, _)| *id)
+                .collect();
+            for vm in on_it {
+                let left = inside.vms.remove(&vm).unwrap();
+                storage.lock().lost.insert(vm, (client.user.clone(), left));
+            }
+        }
+    }
+
     /// Lets a guest do something by itself.
     pub fn guest(&self, name: &str, act: impl Fn(&mut FakeVm)) {
         let mut inside = self.lock();
@@ -1021,6 +1102,7 @@ impl Host for FakeHost {
                 version: "0".to_owned(),
                 formats: if inside.is_old { FIRST_FORMATS } else { FORMATS },
                 epoch: inside.epoch,
+                boot_id: inside.boot_id.clone(),
                 now_unix_ms: inside.now_unix_ms,
                 cpus: 8,
                 cpu_model: None,
@@ -1179,6 +1261,9 @@ impl Host for FakeHost {
             if request.path.starts_with("/proc") {
                 return Err(HostError::Refused(Problem::new("invalid", "no file system for volumes")));
             }
+            if let Some(ceph) = &request.ceph {
+                return inside.add_pools(ceph, request);
+            }
             let id = {
                 let mut storage = inside.storage.lock();
                 if request.expected.is_some()
@@ -1197,6 +1282,32 @@ impl Host for FakeHost {
         self.call(|inside| match inside.datastores.get(&request.path) {
             Some(id) => Ok(inside.datastore(&request.path, *id)),
             None => Err(HostError::Refused(Problem::new("no_such_datastore", "it is not one of this host"))),
+        })
+    }
+
+    fn fence(&self, request: &FencingRequest) -> Result<(), HostError> {
+        self.call(|inside| {
+            let FencingRequest { datastore, user, fencing } = request;
+            let Some(own) = inside.clusters.get(datastore) else {
+                return Err(HostError::Refused(Problem::new(
+                    "no_such_datastore",
+                    "it is not one of this host",
+                )));
+            };
+            if own.client.user == *user {
+                inside.violations.push(format!("{user} is to fence itself"));
+            }
+            if inside.fencings_that_fail > 0 {
+                inside.fencings_that_fail -= 1;
+                return Err(HostError::Refused(Problem::new("cluster", "no monitor answers")));
+            }
+            let place = (*datastore, user.clone());
+            let mut storage = inside.storage.lock();
+            match fencing {
+                Fencing::Fence => drop(storage.fenced.insert(place)),
+                Fencing::Admit => drop(storage.fenced.remove(&place)),
+            }
+            Ok(())
         })
     }
 
