@@ -186,6 +186,7 @@ impl Control {
         })?;
         if let Some(seat) = self.seat(id) {
             seat.remove();
+            self.unreview_host(seat);
         }
         Ok(())
     }
