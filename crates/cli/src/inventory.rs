@@ -478,7 +478,9 @@ impl HostCommand {
 /// Whether a host answers, and takes VMs.
 fn state_of(host: &Host) -> String {
     let maintenance = if host.maintenance { ", in maintenance" } else { "" };
-    format!("{}{maintenance}", word(host.state))
+    let lacks: Vec<&str> = host.processor_lacks.iter().map(|lack| lack.what.as_str()).collect();
+    let lacks = if lacks.is_empty() { String::new() } else { format!(", lacks {}", lacks.join(", ")) };
+    format!("{}{maintenance}{lacks}", word(host.state))
 }
 
 /// The machine types of a host, for people: the newest ones, and the oldest one.
@@ -518,6 +520,7 @@ fn host_text(host: &Host) -> String {
         format!("crypto-safe  {}", host.crypto_safe.clone().unwrap_or_default()),
     ];
     lines.extend(host.crypto_safe_reasons.iter().map(|reason| format!("             {reason}")));
+    lines.extend(host.processor_lacks.iter().map(|lack| format!("lacks        {}", lack.message)));
     lines.join("\n")
 }
 

@@ -21,6 +21,7 @@ use strongroom_types::counted;
 use uuid::Uuid;
 
 use super::Control;
+use super::boards::Baseline;
 use super::seats::HostSeat;
 use super::wishes::Caller;
 use crate::inventory::by_name_or_id;
@@ -122,6 +123,7 @@ impl Control {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             host_formats: [FORMATS.oldest, FORMATS.newest],
             architecture: std::env::consts::ARCH.to_owned(),
+            processors: Baseline::of(&self.inventory.read(), self.hosts.iter()).beside(None),
         })
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use strongroom_api::datastore::{Datastore, DatastoreHost, DatastoreState};
-use strongroom_api::host::{Host, HostPrograms, HostState};
+use strongroom_api::host::{Host, HostPrograms, HostState, ProcessorLack};
 use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::access::{Reach, Rights, sees_task};
 use super::alarms::{datastore_object, host_object};
+use super::boards::Baseline;
 use super::compliance::{deviating, deviations, schedule_of};
 use super::placement::placed_bytes;
 use super::{Control, HostSeat, cursor};
@@ -296,7 +297,8 @@ impl Control {
     /// All hosts.
     pub fn list_hosts(&self) -> Vec<Host> {
         let index = self.inventory.read();
-        self.hosts.iter().map(|seat| self.host_view(&index, seat)).collect()
+        let baseline = Baseline::of(&index, self.hosts.iter());
+        self.hosts.iter().map(|seat| self.host_view(&index, &baseline, seat)).collect()
     }
 
     /// One host.
@@ -305,7 +307,8 @@ impl Control {
     /// [`Problem`] if it does not exist.
     pub fn show_host(&self, named: &str) -> Result<Host, Problem> {
         let seat = self.find_seat(Some(named))?;
-        Ok(self.host_view(&self.inventory.read(), seat))
+        let index = self.inventory.read();
+        Ok(self.host_view(&index, &Baseline::of(&index, self.hosts.iter()), seat))
     }
 
     /// All policies.
@@ -368,10 +371,12 @@ impl Control {
     }
 
     /// A host for callers.
-    pub(super) fn host_view(&self, index: &Index, seat: &HostSeat) -> Host {
+    pub(super) fn host_view(&self, index: &Index, baseline: &Baseline, seat: &HostSeat) -> Host {
         let record = index.hosts.get(&seat.id.to_string());
         let maintenance = record.is_some_and(|host| host.maintenance);
-        host_view(seat, HostFacts { maintenance, memory_placed_bytes: placed_bytes(index, seat.id) })
+        let processor_lacks = baseline.lacking(seat);
+        let memory_placed_bytes = placed_bytes(index, seat.id);
+        host_view(seat, HostFacts { maintenance, memory_placed_bytes, processor_lacks })
     }
 
     fn shown(&self, task: &TaskRecord) -> Task {
@@ -543,6 +548,7 @@ fn dump_view(dump: &protocol::Dump) -> Dump {
 struct HostFacts {
     maintenance: bool,
     memory_placed_bytes: u64,
+    processor_lacks: Vec<ProcessorLack>,
 }
 
 fn host_view(seat: &HostSeat, facts: HostFacts) -> Host {
@@ -562,6 +568,7 @@ fn host_view(seat: &HostSeat, facts: HostFacts) -> Host {
         cpus: state.map_or(0, |state| state.cpus),
         cpu_model: state.and_then(|state| state.cpu_model.clone()),
         capabilities: state.and_then(|state| state.capabilities.clone()),
+        processor_lacks: facts.processor_lacks,
         memory_bytes: state.map_or(0, |state| state.memory_bytes),
         memory_placed_bytes: facts.memory_placed_bytes,
         memory_free_bytes: state.map_or(0, |state| state.memory_available_bytes),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use strongroom_api::vm::PowerState;
 use strongroom_types::{DatastoreId, ProviderKey, VmId};
+use strongroom_vm::ProcessorModel;
 use uuid::Uuid;
 
 use crate::records::VmRecord;
@@ -33,6 +34,8 @@ pub enum Facet {
     Network(Uuid),
     /// A key of a disk.
     Key(ProviderKey),
+    /// Their processor, if it is not that of the host.
+    Processor(ProcessorModel),
     /// A VM whose layers they have.
     LayersOf(VmId),
     /// A tag's key.
@@ -64,6 +67,11 @@ impl Member {
     /// The key of its record.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The name of its VM.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     fn before_all(name: &str) -> Self {
@@ -180,6 +188,8 @@ pub(super) struct Catalog {
     members: HashMap<Facet, Members>,
     sums: HashMap<Facet, Sums>,
     counted: HashMap<Arc<str>, Counted>,
+    /// The processors that VMs have had. There are few, and no more than QEMU has.
+    processors: BTreeSet<ProcessorModel>,
 }
 
 impl Catalog {
@@ -191,6 +201,13 @@ impl Catalog {
     /// Sums over the VMs that have a facet, which is a host, a datastore, or that of all.
     pub fn sums(&self, facet: &Facet) -> Sums {
         self.sums.get(facet).copied().unwrap_or_default()
+    }
+
+    /// The processors that VMs have, besides that of the host.
+    pub fn processors(&self) -> impl Iterator<Item = (&ProcessorModel, &Members)> {
+        let all = self.processors.iter();
+        all.map(|model| (model, self.members(&Facet::Processor(model.clone()))))
+            .filter(|(_, members)| !members.is_empty())
     }
 
     /// The set of one VM.
@@ -235,6 +252,9 @@ impl Catalog {
             _ => {
                 let member = Member { name: vm.name.as_str().into(), id: id.into() };
                 for facet in &facets {
+                    if let Facet::Processor(model) = facet {
+                        self.processors.insert(model.clone());
+                    }
                     let members = self.members.entry(facet.clone()).or_default();
                     members.set(is_holder).insert(member.clone());
                 }
@@ -271,6 +291,7 @@ fn facets_of(vm: &VmRecord, power: Option<PowerState>) -> Vec<Facet> {
     facets.extend(vm.policy.map(Facet::Policy));
     facets.extend(vm.folder.map(Facet::Folder));
     facets.extend(vm.from_backup.then_some(Facet::FromBackup));
+    facets.extend(vm.hardware.board.processor.clone().filter(|model| !model.is_host()).map(Facet::Processor));
     facets.extend(vm.hardware.networks().map(Facet::Network));
     facets.extend(vm.hardware.keys().into_iter().map(Facet::Key));
     facets.extend(vm.shared().map(Facet::LayersOf));

@@ -10,6 +10,7 @@ use strongroom_api::event::Event;
 use strongroom_host::protocol::OperationId;
 use strongroom_store::{Entries, Entry as StoreEntry, KeyRange, Snapshot};
 use strongroom_types::{DatastoreId, SnapshotId, VmId, VolumeId};
+use strongroom_vm::ProcessorModel;
 use uuid::Uuid;
 
 use super::catalog::{Catalog, Facet, Member, Members, Sums};
@@ -285,6 +286,11 @@ impl Index {
     /// The record of a member of a set.
     pub fn member(&self, member: &Member) -> Option<&Row<VmRecord>> {
         self.vms.get(member.id())
+    }
+
+    /// The processors that VMs have, besides that of their host.
+    pub fn processors(&self) -> impl Iterator<Item = (&ProcessorModel, &Members)> {
+        self.catalog.processors()
     }
 
     /// Sums over all VMs ([`Facet::Any`]), those of a host, or in a datastore.
