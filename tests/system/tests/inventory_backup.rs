@@ -2,9 +2,16 @@
 //! a guest that runs on. The former control plane, which still has its own, is refused.
 
 use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use strongroom_system_tests::{Scratch, Serving, datastore};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
+use strongroom_system_tests::{CommandLine, Scratch, Serving, datastore};
 
 const WITHIN: Duration = Duration::from_secs(120);
 const OPTIONS: &str = "--backup-directory \"$PWD/safe\" --backup-every 1h --backup-keep 2 --backup-custodian ada=ada.pem \
@@ -16,7 +23,7 @@ fn make_custodians(scratch: &Scratch) {
         openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out $name.key
         openssl pkey -in $name.key -pubout -out $name.pem
     done";
-    strongroom_system_tests::CommandLine::new(scratch).run_shell(script).success();
+    CommandLine::new(scratch).run_shell(script).success();
 }
 
 /// The backups that are there, whole or not.
@@ -149,15 +156,15 @@ fn a_lost_inventory_comes_back_beside_a_guest_that_runs_on() {
 
 /// Waits for this many changes of the directory with backups or of the record of the last one, and
 /// returns whether they came before the backup was done.
-fn changes(watch: &std::os::fd::OwnedFd, number: usize, done: &std::sync::atomic::AtomicBool) -> bool {
-    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
-    let mut reader = rustix::fs::inotify::Reader::new(watch, &mut buffer);
+fn changes(watch: &OwnedFd, number: usize, done: &AtomicBool) -> bool {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(watch, &mut buffer);
     let mut seen = 0;
     loop {
         match reader.next() {
             Ok(_) => seen += 1,
-            Err(rustix::io::Errno::AGAIN) if done.load(std::sync::atomic::Ordering::SeqCst) => return false,
-            Err(_) => std::thread::yield_now(),
+            Err(Errno::AGAIN) if done.load(Ordering::SeqCst) => return false,
+            Err(_) => thread::yield_now(),
         }
         if seen == number {
             return true;
@@ -170,7 +177,6 @@ fn changes(watch: &std::os::fd::OwnedFd, number: usize, done: &std::sync::atomic
 #[test]
 #[ignore = "long: make test-guests"]
 fn there_is_no_moment_at_which_a_kill_leaves_half_a_backup() {
-    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
     let scratch = Scratch::new();
     make_custodians(&scratch);
     scratch.make_directory("safe");
@@ -179,24 +185,22 @@ fn there_is_no_moment_at_which_a_kill_leaves_half_a_backup() {
     let (mut number, mut killed) = (1, 0);
     loop {
         let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
-        let of = WatchFlags::CREATE
-            | WatchFlags::MODIFY
-            | WatchFlags::MOVED_TO
-            | WatchFlags::DELETE
-            | WatchFlags::CLOSE_WRITE;
-        for place in ["safe", "home/control"] {
-            inotify::add_watch(&watch, scratch.path(place), of).unwrap();
-        }
-        let (done, process) =
-            (std::sync::atomic::AtomicBool::new(false), serving.process(&["serve", "--role control"]));
-        let came = std::thread::scope(|scope| {
+        let named = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
+        let written = WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE;
+        inotify::add_watch(&watch, scratch.path("safe"), named | written).unwrap();
+        // Without the store, which changes all the time.
+        inotify::add_watch(&watch, scratch.path("home/control"), named).unwrap();
+        let (done, process) = (AtomicBool::new(false), serving.process(&["serve", "--role control"]));
+        let came = thread::scope(|scope| {
             scope.spawn(|| {
-                let _ = serving.answer("inventory backup");
-                done.store(true, std::sync::atomic::Ordering::SeqCst);
+                // It fails if the control plane is killed meanwhile.
+                let script = "STRONGROOM_HOME=\"$PWD/home\" exec \"$STRONGROOM\" inventory backup";
+                let _ = CommandLine::new(&scratch).run_shell(script);
+                done.store(true, Ordering::SeqCst);
             });
             let came = changes(&watch, number, &done);
             if came {
-                rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+                kill_process(process, Signal::KILL).unwrap();
             }
             came
         });
