@@ -235,8 +235,10 @@ impl SealedBackups {
     /// Makes sure that this is the directory that it was, or marks it, if no backup went to this
     /// path yet.
     fn recognise(&self, directory: &Path) -> Result<(), BackupProblem> {
-        let unwritten =
-            |path: &Path| move |error| failed(FileError { action: "write", path: path.to_owned(), error });
+        let unwritten = |path: &Path| {
+            let path = path.to_owned();
+            move |error| failed(FileError { action: "write", path, error })
+        };
         let known: Option<KnownDirectory> = read_if_there(&self.known)?;
         if let Some(known) = known.filter(|known| known.path == directory) {
             return is_marked(directory, known.id).then_some(()).ok_or_else(|| {
