@@ -238,7 +238,7 @@ fn hear_of_ends(control: Arc<Control>) -> io::Result<()> {
                 tracing::warn!(%failure, "an event cannot be written down");
                 continue;
             }
-            // `serve` tells it until it hears this: the process may be killed before it has written.
+            // `serve` tells it until it hears this: the process may be killed before it writes.
             if let Some(number) = number {
                 let _ = writeln!(io::stdout(), "{}", recorded(number));
             }

@@ -91,7 +91,7 @@ impl Control {
         })
     }
 
-    /// Makes a backup if the schedule wants one now, and looks whether the directory could take one.
+    /// Makes a backup if the schedule wants one now, and looks whether the directory takes one.
     pub fn make_due_backup(&self) {
         let Some(backups) = self.backups.backups.get() else { return };
         let unfit = backups.unfit();

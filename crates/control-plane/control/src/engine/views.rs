@@ -456,8 +456,8 @@ impl Filter<'_> {
         facets.extend(self.host.map(Facet::Host));
         facets.extend(self.policy.map(Facet::Policy));
         facets.extend(self.encrypted.map(Facet::Encrypted));
-        // Each VM that has these conditions has one of the facets, and not the other way round: what
-        // a host that is away said last does not count.
+        // Each VM with these conditions has one of the facets, and not the other way round: what a
+        // host that is away said last does not count.
         let mut are_all = self.tags.is_empty() && power.is_none();
         facets.extend(power.filter(|power| *power != PowerState::Unknown).map(Facet::Power));
         facets.extend(self.tags.iter().map(|tag| Facet::Tag(tag.key().to_owned())));

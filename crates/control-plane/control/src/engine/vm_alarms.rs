@@ -1,8 +1,8 @@
 //! The alarms of VMs. They are derived anew for VMs for which something has changed or whose time
 //! has come; those of all others stay as they are.
 //!
-//! What they are derived from: the VM's record, its observed state, schedule, policy, host, datastore
-//! and task, where hosts have it, its disks' counters, and the standings of its keys. Each of these
+//! What they are derived from: the VM's record, its observed state, schedule, policy, host,
+//! datastore and task, where hosts have it, its disks' counters, and the standings of its keys. Each of these
 //! marks the VM after it has changed, and a review takes the mark before it reads.
 
 use std::collections::{BTreeMap, BTreeSet};

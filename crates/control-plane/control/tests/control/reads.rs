@@ -41,7 +41,7 @@ fn list(query: VmListQuery) -> impl FnOnce(&Control) {
     move |control| drop(control.list_vms(&VmListQuery { limit: Some(10), ..query }).unwrap())
 }
 
-/// Each thing that users or the control plane itself do all the time, with the records that it reads.
+/// Each thing that users or the control plane do all the time, with the records that it reads.
 fn all_reads(site: &Site, control: &Control) -> Vec<(&'static str, u64)> {
     let named = |part: &str| VmListQuery { name: Some(part.to_owned()), ..VmListQuery::default() };
     let middle = control.list_vms(&VmListQuery { limit: Some(20), ..VmListQuery::default() }).unwrap();
