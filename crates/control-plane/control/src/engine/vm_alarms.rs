@@ -2,8 +2,8 @@
 //! has come; those of all others stay as they are.
 //!
 //! What they are derived from: the VM's record, its observed state, schedule, policy, host,
-//! datastore and task, where hosts have it, its disks' counters, and the standings of its keys. Each of these
-//! marks the VM after it has changed, and a review takes the mark before it reads.
+//! datastore and task, where hosts have it, its disks' counters, and the standings of its keys.
+//! Each of these marks the VM after it has changed, and a review takes the mark before it reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
