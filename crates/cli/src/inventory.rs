@@ -552,7 +552,9 @@ fn state_of(host: &Host) -> String {
         Some(HostFenced { complete: true, .. }) => ", fenced",
         Some(HostFenced { complete: false, .. }) => ", not completely fenced",
     };
-    format!("{}{maintenance}{fenced}", word(host.state))
+    let lacks: Vec<&str> = host.processor_lacks.iter().map(|lack| lack.what.as_str()).collect();
+    let lacks = if lacks.is_empty() { String::new() } else { format!(", lacks {}", lacks.join(", ")) };
+    format!("{}{maintenance}{fenced}{lacks}", word(host.state))
 }
 
 /// The machine types of a host, for people: the newest ones, and the oldest one.
@@ -592,6 +594,7 @@ fn host_text(host: &Host) -> String {
         format!("crypto-safe  {}", host.crypto_safe.clone().unwrap_or_default()),
     ];
     lines.extend(host.crypto_safe_reasons.iter().map(|reason| format!("             {reason}")));
+    lines.extend(host.processor_lacks.iter().map(|lack| format!("lacks        {}", lack.message)));
     lines.join("\n")
 }
 

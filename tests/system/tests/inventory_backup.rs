@@ -2,9 +2,16 @@
 //! a guest that runs on. The former control plane, which still has its own, is refused.
 
 use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use strongroom_system_tests::{Scratch, Serving, datastore};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
+use strongroom_system_tests::{CommandLine, Scratch, Serving, datastore};
 
 const WITHIN: Duration = Duration::from_secs(120);
 const OPTIONS: &str = "--backup-directory \"$PWD/safe\" --backup-every 1h --backup-keep 2 --backup-custodian ada=ada.pem \
@@ -16,13 +23,14 @@ fn make_custodians(scratch: &Scratch) {
         openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out $name.key
         openssl pkey -in $name.key -pubout -out $name.pem
     done";
-    strongroom_system_tests::CommandLine::new(scratch).run_shell(script).success();
+    CommandLine::new(scratch).run_shell(script).success();
 }
 
-/// The backups that are there.
+/// The backups that are there, whole or not.
 fn backups(scratch: &Scratch) -> Vec<String> {
     let all = fs::read_dir(scratch.path("safe")).unwrap().map(|entry| entry.unwrap().path());
-    let mut all: Vec<String> = all.map(|path| path.display().to_string()).collect();
+    let all = all.map(|path| path.display().to_string());
+    let mut all: Vec<String> = all.filter(|path| path.contains(".backup")).collect();
     all.sort();
     all
 }
@@ -144,6 +152,132 @@ fn a_lost_inventory_comes_back_beside_a_guest_that_runs_on() {
     serving.start_again();
     serving.wait_until("web1", "runs", |vm| vm["power"] == "running");
     serving.runs("vm stop web1 --force");
+}
+
+/// Waits for this many changes of the directory with backups or of the record of the last one, and
+/// returns whether they came before the backup was done.
+fn changes(watch: &OwnedFd, number: usize, done: &AtomicBool) -> bool {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(watch, &mut buffer);
+    let mut seen = 0;
+    loop {
+        match reader.next() {
+            Ok(_) => seen += 1,
+            Err(Errno::AGAIN) if done.load(Ordering::SeqCst) => return false,
+            Err(_) => thread::yield_now(),
+        }
+        if seen == number {
+            return true;
+        }
+    }
+}
+
+/// The control plane of a real `serve` is killed at each change that a backup makes: it leaves a
+/// whole backup or none, its successor makes the next one, and takes away what was left.
+#[test]
+#[ignore = "long: make test-guests"]
+fn there_is_no_moment_at_which_a_kill_leaves_half_a_backup() {
+    let scratch = Scratch::new();
+    make_custodians(&scratch);
+    scratch.make_directory("safe");
+    let mut serving = Serving::start_with(&scratch, OPTIONS);
+    serving.json("inventory backup");
+    let (mut number, mut killed) = (1, 0);
+    loop {
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        let named = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
+        let written = WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE;
+        inotify::add_watch(&watch, scratch.path("safe"), named | written).unwrap();
+        // Without the store, which changes all the time.
+        inotify::add_watch(&watch, scratch.path("home/control"), named).unwrap();
+        let (done, process) = (AtomicBool::new(false), serving.process(&["serve", "--role control"]));
+        let came = thread::scope(|scope| {
+            scope.spawn(|| {
+                // It fails if the control plane is killed meanwhile.
+                let script = "STRONGROOM_HOME=\"$PWD/home\" exec \"$STRONGROOM\" inventory backup";
+                let _ = CommandLine::new(&scratch).run_shell(script);
+                done.store(true, Ordering::SeqCst);
+            });
+            let came = changes(&watch, number, &done);
+            if came {
+                kill_process(process, Signal::KILL).unwrap();
+            }
+            came
+        });
+        // All that has a backup's name is whole; what has not is taken away by the next one.
+        serving.wait_until_told("host list", "host1");
+        let backup = serving.json("inventory backup")["file"].as_str().unwrap().to_owned();
+        let all = backups(&scratch);
+        assert!(
+            all.contains(&backup) && all.iter().all(|path| path.ends_with(".backup")),
+            "{number}: {all:?}"
+        );
+        assert!(all.len() <= 2, "as many as are kept: {all:?}");
+        for backup in &all {
+            let shares = open_shares(&serving, backup);
+            serving.runs(&format!("inventory verify {backup} {shares}"));
+        }
+        if !came {
+            break;
+        }
+        (number, killed) = (number + 1, killed + 1);
+    }
+    println!("killed at each of {killed} changes");
+    assert!(killed > 5, "{killed}");
+    serving.end();
+}
+
+/// The directory's file system is unmounted: nothing goes to the machine's own disk, the alarm says
+/// what to do, and ends when the file system is back.
+#[test]
+fn a_directory_that_is_not_mounted_takes_no_backup_and_raises_an_alarm() {
+    let scratch = Scratch::new();
+    make_custodians(&scratch);
+    scratch.make_directory("safe");
+    let mut serving = Serving::start_with(&scratch, OPTIONS);
+    serving.json("inventory backup");
+    // A mount point whose file system goes away is an empty directory. Here it is one, because
+    // another process would have to see the mount.
+    fs::rename(scratch.path("safe"), scratch.path("away")).unwrap();
+    scratch.make_directory("safe");
+    serving.wait_until_told("event alarms", "is not the directory that it was");
+    let alarms = serving.runs("event alarms");
+    assert!(alarms.contains("mount its file system"), "{alarms}");
+    let refused = serving.is_refused("inventory backup");
+    assert!(
+        refused.contains("inventory-backups.json in it is missing")
+            && refused.contains("mount its file system"),
+        "{refused}"
+    );
+    assert_eq!(
+        fs::read_dir(scratch.path("safe")).unwrap().count(),
+        0,
+        "nothing is on the machine's own disk"
+    );
+    // Also not after a start: it is no first one.
+    serving.end();
+    serving.start_again();
+    assert!(serving.is_refused("inventory backup").contains("is not the directory that it was"));
+    assert_eq!(fs::read_dir(scratch.path("safe")).unwrap().count(), 0);
+    // Another file system there is not taken for it.
+    fs::write(
+        scratch.path("safe/inventory-backups.json"),
+        r#"{"format":1,"id":"00000000-0000-4000-8000-000000000001"}"#,
+    )
+    .unwrap();
+    assert!(serving.is_refused("inventory backup").contains("is not the directory that it was"));
+    fs::remove_dir_all(scratch.path("safe")).unwrap();
+    fs::rename(scratch.path("away"), scratch.path("safe")).unwrap();
+    serving.json("inventory backup");
+    serving.wait_until_told("event list", "over: the inventory is not backed up");
+    // What the alarm says for another directory under the same path works.
+    fs::rename(scratch.path("safe"), scratch.path("away")).unwrap();
+    scratch.make_directory("safe");
+    serving.end();
+    fs::remove_file(scratch.path("home/control/backup-directory.json")).unwrap();
+    serving.start_again();
+    serving.json("inventory backup");
+    serving.end();
 }
 
 #[test]

@@ -2,8 +2,13 @@
 //!
 //! ```text
 //! DIRECTORY/inventory-TIME-ID.backup    a backup; `.partial` until it is whole and was read back
+//! DIRECTORY/inventory-backups.json      says that it is the directory, by an id
 //! <home>/control/inventory-backup.json  the last one
+//! <home>/control/backup-directory.json  which directory it is: its path, and the id in it
 //! ```
+//!
+//! A directory whose file system is not mounted is an empty one on this machine's own disk. It has
+//! no id, or another one, and takes no backup.
 //!
 //! All of this is said on the machine (`strongroom.conf`), and not over the API. Backups are sealed
 //! to custodians as those of the key server are, by the same code, so this machine cannot open
@@ -17,8 +22,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 use strongroom_api::backup::InventoryBackup;
-use strongroom_control::backup::{AccessLogPart, BackupProblem, Backups, Export};
+use strongroom_control::backup::{AccessLogPart, BackupProblem, Backups, Export, UnfitDirectory};
 use strongroom_files::FileError;
 use strongroom_keyserver::backup::{
     self, BackupSource, Content, Custody, Failure, LastBackup, Record, RecordKind, Snapshot, read_header,
@@ -36,6 +42,14 @@ use crate::keyserver::CustodianArgument;
 const LAST: &str = "inventory-backup.json";
 /// The longest record: sixteen custodians with the longest names need a tenth of it.
 const LAST_BYTES_MAX: u64 = 64 * 1024;
+/// The record of the directory, in the control plane's home.
+const DIRECTORY: &str = "backup-directory.json";
+/// The file in the directory that says that it is the one.
+const MARK: &str = "inventory-backups.json";
+/// The format of both.
+const DIRECTORY_FORMAT: u32 = 1;
+/// The longest of both, in bytes: a path has 4,096.
+const DIRECTORY_BYTES_MAX: u64 = 16 * 1024;
 /// The beginning and the end of a backup's name.
 const PREFIX: &str = "inventory-";
 const ENDING: &str = ".backup";
@@ -182,12 +196,77 @@ pub struct SealedBackups {
     settings: BackupSettings,
     home: PathBuf,
     last: PathBuf,
+    known: PathBuf,
+}
+
+/// The mark of a directory for backups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Mark {
+    format: u32,
+    id: Uuid,
+}
+
+/// The directory that backups go to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KnownDirectory {
+    format: u32,
+    path: PathBuf,
+    id: Uuid,
 }
 
 impl SealedBackups {
     /// The backups of the inventory in these places.
     pub fn of(places: &Places, settings: BackupSettings) -> Self {
-        Self { settings, home: places.home.clone(), last: places.control.join(LAST) }
+        let made = Self {
+            settings,
+            home: places.home.clone(),
+            last: places.control.join(LAST),
+            known: places.control.join(DIRECTORY),
+        };
+        // When the program starts, its owner has just said which directory it is.
+        if let Some(directory) = &made.settings.directory
+            && let Err(problem) = made.recognise(directory)
+        {
+            tracing::warn!(%problem, "the inventory cannot be backed up");
+        }
+        made
+    }
+
+    /// Makes sure that this is the directory that it was, or marks it, if no backup went to this
+    /// path yet.
+    fn recognise(&self, directory: &Path) -> Result<(), BackupProblem> {
+        let unwritten = |path: &Path| {
+            let path = path.to_owned();
+            move |error| failed(FileError { action: "write", path, error })
+        };
+        let known: Option<KnownDirectory> = read_if_there(&self.known)?;
+        if let Some(known) = known.filter(|known| known.path == directory) {
+            return is_marked(directory, known.id).then_some(()).ok_or_else(|| {
+                BackupProblem::Unfit(UnfitDirectory {
+                    reason: format!(
+                        "{} is not the directory that it was: {MARK} in it is missing or another one's",
+                        directory.display()
+                    ),
+                    next_step: format!(
+                        "mount its file system; if another directory is meant from now on, remove {} and restart `serve`",
+                        self.known.display()
+                    ),
+                })
+            });
+        }
+        let mark = directory.join(MARK);
+        let id = match read_if_there::<Mark>(&mark)? {
+            Some(mark) => mark.id,
+            None => {
+                let made = Mark { format: DIRECTORY_FORMAT, id: Uuid::new_v4() };
+                let text = serde_json::to_vec_pretty(&made).map_err(failed)?;
+                strongroom_files::replace(&mark, &text).map_err(unwritten(&mark))?;
+                made.id
+            }
+        };
+        let known = KnownDirectory { format: DIRECTORY_FORMAT, path: directory.to_owned(), id };
+        let text = serde_json::to_vec_pretty(&known).map_err(failed)?;
+        strongroom_files::replace(&self.known, &text).map_err(unwritten(&self.known))
     }
 
     /// The files beside the inventory.
@@ -243,6 +322,7 @@ impl Backups for SealedBackups {
         };
         let custody = self.settings.custody()?;
         let unfit = |error| failed(FileError { action: "use the directory", path: directory.clone(), error });
+        self.recognise(directory)?;
         // Only this process makes them, one at a time: these are of one that was killed.
         for left in strongroom_files::list(directory, PARTIAL).map_err(unfit)? {
             if is_ours(&left) {
@@ -252,6 +332,11 @@ impl Backups for SealedBackups {
         let path = directory.join(new_name());
         let source = InventorySource { export, files: self.files()? };
         let sealed = backup::write(&source, &custody, &path).map_err(failed)?;
+        if let Err(problem) = self.recognise(directory) {
+            // It was unmounted meanwhile, and the backup lies on this machine's own disk.
+            let _ = strongroom_files::remove(&path);
+            return Err(problem);
+        }
         let length_bytes = fs::metadata(&path).map_err(unfit)?.len();
         let made = answer(&sealed, &path, length_bytes);
         self.remember(&made)?;
@@ -268,12 +353,36 @@ impl Backups for SealedBackups {
         is_there.then_some(last)
     }
 
+    fn unfit(&self) -> Option<UnfitDirectory> {
+        match self.recognise(self.settings.directory.as_deref()?) {
+            Err(BackupProblem::Unfit(unfit)) => Some(unfit),
+            Err(problem) => Some(UnfitDirectory {
+                reason: problem.to_string(),
+                next_step: "see to the directory of the backups (`backup-directory`)".to_owned(),
+            }),
+            Ok(()) => None,
+        }
+    }
+
     fn every(&self) -> Option<Duration> {
         self.settings.every_s.map(Duration::from_secs)
     }
 
     fn access_log(&self) -> AccessLogPart {
         self.settings.access_log.unwrap_or(AccessLogPart::Included)
+    }
+}
+
+fn is_marked(directory: &Path, id: Uuid) -> bool {
+    read_if_there::<Mark>(&directory.join(MARK)).is_ok_and(|mark| mark.is_some_and(|mark| mark.id == id))
+}
+
+fn read_if_there<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, BackupProblem> {
+    let unread = |error| failed(FileError { action: "read", path: path.to_owned(), error });
+    match strongroom_files::read(path, DIRECTORY_BYTES_MAX) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| unread(error.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unread(error)),
     }
 }
 

@@ -17,12 +17,15 @@ use strongroom_api::host::HostToken;
 use strongroom_files::FileError;
 use strongroom_host::protocol::FORMATS;
 use strongroom_hostd::daemon::PortOptions;
+use strongroom_hostd::daemon::config::HostConfig;
+use strongroom_hypervisor::qemu::QemuProgram;
 use strongroom_jobs::state_file;
 use strongroom_keyserver::access::{CertificateSha256, ClientId, Role};
 use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
 use strongroom_keyserver::authority::peer::ExpectedPeer;
 use strongroom_types::{unix_milliseconds_now, unix_seconds_now};
+use strongroom_vm::Capabilities;
 use strongroom_wire::Formats;
 use time::OffsetDateTime;
 
@@ -32,7 +35,7 @@ use super::peers::SitePeer;
 use super::revocations::RevocationWatch;
 use crate::error::CliError;
 use crate::keyserver::NewKey;
-use crate::output::utc;
+use crate::output::{Output, utc};
 
 /// The file that says which site the machine has joined, in hostd's home.
 const JOINED: &str = "joined.json";
@@ -145,8 +148,9 @@ impl Joined {
 }
 
 impl Join {
-    /// Joins. Nothing is changed if this machine does not fit.
-    pub fn run(&self, places: &Places) -> Result<Joined, CliError> {
+    /// Joins. Nothing is changed if this machine does not fit. Says what the site demands of
+    /// processors and this machine cannot give: other VMs can run here.
+    pub fn run(&self, output: &Output, places: &Places) -> Result<Joined, CliError> {
         let token = self.token()?;
         self.check_home(places)?;
         check(&token, &This::machine())?;
@@ -164,6 +168,7 @@ impl Join {
         let server = Client::new(&self.server.to_string())?;
         check_clock(server.clock(authority)?, unix_milliseconds_now())?;
         let (control, address) = parsed(&token)?;
+        say_what_is_missing(output, &token, places)?;
         let identity = Identity::host(&token.name, &places.hostd)?;
         let key = NewKey::generate()?;
         let enrolled = server.enrol(&enrolment_token, &key.signing_request)?;
@@ -287,6 +292,30 @@ fn check(token: &HostToken, this: &This) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Says what this machine's processor lacks of what the site demands.
+fn say_what_is_missing(output: &Output, token: &HostToken, places: &Places) -> Result<(), CliError> {
+    let config = HostConfig::of_home(&places.hostd).map_err(|error| {
+        CliError::File(FileError { action: "read the configuration in", path: places.hostd.clone(), error })
+    })?;
+    let asked = QemuProgram::probe(&config.qemu).map_err(|error| error.to_string());
+    let asked = asked.and_then(|qemu| qemu.capabilities().cloned().map_err(str::to_owned));
+    for line in missing(token, &asked) {
+        output.remark(&line);
+    }
+    Ok(())
+}
+
+/// What is to be said of a machine whose QEMU has said this.
+fn missing(token: &HostToken, asked: &Result<Capabilities, String>) -> Vec<String> {
+    match asked {
+        Ok(has) => {
+            let lacks = token.processors.lacking(has).into_iter();
+            lacks.map(|lack| format!("this machine as host {}: {}", token.name, lack.message)).collect()
+        }
+        Err(why) => vec![format!("which processors this machine can give to VMs is not known: {why}")],
+    }
+}
+
 /// Checks this machine's clock against the key server's, both in milliseconds since 1970.
 fn check_clock(server: u64, ours: u64) -> Result<(), CliError> {
     let skew = Duration::from_millis(server.abs_diff(ours));
@@ -341,6 +370,27 @@ mod tests {
             let refused = check(&token, &this).unwrap_err().to_string();
             assert!(refused.contains(says), "{refused}");
         }
+    }
+
+    #[test]
+    fn what_the_site_demands_and_the_machine_lacks_is_named() {
+        let processors = serde_json::json!({ "features": ["avx2", "sse4.2"], "vendors": ["GenuineIntel"],
+            "demanded": [{ "processor": "x86-64-v3", "vms": ["web1"], "vms_total": 1, "policies": ["gold"] }] });
+        let token = HostToken { processors: serde_json::from_value(processors).unwrap(), ..token() };
+        let has = |processors: &[&str], features: &[&str], vendor: &str| -> Result<Capabilities, String> {
+            Ok(serde_json::from_value(serde_json::json!({ "machine_types": [], "default_machine_types": [],
+                "processors": processors, "features": features, "vendor": vendor }))
+            .unwrap())
+        };
+        assert_eq!(missing(&token, &has(&["x86-64-v3"], &["avx2", "sse4.2"], "GenuineIntel")), [""; 0]);
+        let told = missing(&token, &has(&["x86-64-v2"], &["sse4.2"], "AuthenticAMD"));
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told[0].contains("host host2: it cannot give the whole processor x86-64-v3, which VM web1 has and policy gold demands"));
+        assert!(told[1].contains("avx2") && told[2].contains("AuthenticAMD"), "{told:?}");
+        let unknown = missing(&token, &Err("there is no QEMU".to_owned()));
+        assert!(unknown[0].contains("there is no QEMU"), "{unknown:?}");
+        // A token of an earlier version says nothing.
+        assert_eq!(missing(&super::tests::token(), &has(&[], &[], "AuthenticAMD")), [""; 0]);
     }
 
     #[test]

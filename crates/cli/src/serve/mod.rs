@@ -273,7 +273,7 @@ impl ServeArguments {
         let places = all.places()?;
         match self.role {
             Some(RoleArgument::Host) => {
-                let joined = self.joined(&places)?;
+                let joined = self.joined(output, &places)?;
                 let name = match &joined {
                     Some(joined) => {
                         Name::new(&joined.name).map_err(|error| CliError::Usage(error.to_string()))?
@@ -305,12 +305,12 @@ impl ServeArguments {
     }
 
     /// The site that this machine has joined, or joins now.
-    fn joined(&self, places: &Places) -> Result<Option<Joined>, CliError> {
+    fn joined(&self, output: &Output, places: &Places) -> Result<Option<Joined>, CliError> {
         match (self.join, &self.token_file) {
             (Some(server), Some(token)) => {
                 let (token, fingerprint) = (token.clone(), self.fingerprint);
                 let join = Join { server, token, fingerprint, listen: self.listen };
-                join.run(places).map(Some)
+                join.run(output, places).map(Some)
             }
             _ => Joined::of_home(&places.hostd),
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use strongroom_keyserver::access::Role;
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::authority::peer::ExpectedPeer;
 use strongroom_oidc::Providers;
+use strongroom_processes::{news_of, recorded};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -240,8 +241,14 @@ fn hear_of_ends(control: Arc<Control>) -> io::Result<()> {
     let hear = move || {
         for line in io::stdin().lines().map_while(Result::ok) {
             let object = ObjectRef { kind: ObjectKind::Control, id: None, name: "serve".to_owned() };
-            if let Err(failure) = control.tell("process.restarted", &object, &line) {
+            let (number, news) = news_of(&line);
+            if let Err(failure) = control.tell("process.restarted", &object, news) {
                 tracing::warn!(%failure, "an event cannot be written down");
+                continue;
+            }
+            // `serve` tells it until it hears this: the process may be killed before it writes.
+            if let Some(number) = number {
+                let _ = writeln!(io::stdout(), "{}", recorded(number));
             }
         }
     };

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::name::Name;
-use crate::vm::Capabilities;
+use crate::vm::{Capabilities, ProcessorModel};
 
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -36,6 +36,10 @@ pub struct Host {
     /// What its QEMU can give to guests; absent while that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Capabilities>,
+    /// What it cannot give of what VMs and policies of the site demand of processors, or of what
+    /// all other hosts have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processor_lacks: Vec<ProcessorLack>,
     /// Its memory, in bytes.
     pub memory_bytes: u64,
     /// Its free memory, in bytes.
@@ -205,11 +209,157 @@ pub struct HostToken {
     pub host_formats: [u32; 2],
     /// The architecture of its processors, as in `x86_64`.
     pub architecture: String,
+    /// What the site demands of processors.
+    #[serde(default)]
+    pub processors: SiteProcessors,
+}
+
+/// What a site demands of a host's processor, and what its hosts have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct SiteProcessors {
+    /// The processors that VMs have or policies demand, without `host`.
+    pub demanded: Vec<DemandedProcessor>,
+    /// What the processors of all hosts have that say so, in QEMU's words.
+    pub features: Vec<String>,
+    /// The makers of their processors.
+    pub vendors: Vec<String>,
+}
+
+/// A processor that a site demands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DemandedProcessor {
+    /// The processor.
+    #[schema(value_type = String)]
+    pub processor: ProcessorModel,
+    /// Some of the VMs that have it, by name.
+    pub vms: Vec<String>,
+    /// The number of all VMs that have it.
+    pub vms_total: u64,
+    /// The policies that demand it, by name.
+    pub policies: Vec<String>,
+}
+
+/// What a host's processor lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProcessorLack {
+    /// What: a processor, features, or a maker.
+    pub what: String,
+    /// Who needs it, and what follows, as a sentence.
+    pub message: String,
+}
+
+impl SiteProcessors {
+    /// What a host with these capabilities lacks.
+    pub fn lacking(&self, has: &Capabilities) -> Vec<ProcessorLack> {
+        let mut lacks = Vec::new();
+        for demanded in self.demanded.iter().filter(|demanded| !has.has_processor(&demanded.processor)) {
+            lacks.push(ProcessorLack {
+                what: demanded.processor.to_string(),
+                message: format!(
+                    "it cannot give the whole processor {}, which {}: they do not run there",
+                    demanded.processor,
+                    demanded.who()
+                ),
+            });
+        }
+        let features: Vec<&str> = self
+            .features
+            .iter()
+            .filter(|feature| !has.features.contains(feature))
+            .map(String::as_str)
+            .collect();
+        if !features.is_empty() {
+            let listed = listed(&features);
+            lacks.push(ProcessorLack {
+                message: format!(
+                    "it lacks {listed}, which all other hosts have: no VM with the processor `host` moves there"
+                ),
+                what: listed,
+            });
+        }
+        if let Some(vendor) = &has.vendor
+            && !self.vendors.is_empty()
+            && !self.vendors.iter().any(|known| known == vendor.as_str())
+        {
+            let others = self.vendors.join(" and ");
+            lacks.push(ProcessorLack {
+                message: format!(
+                    "its processor is of {vendor}, and those of other hosts of {others}: with KVM a guest sees the maker of \
+                     its host's, also with a processor of another name"
+                ),
+                what: format!("a processor of {others}"),
+            });
+        }
+        lacks
+    }
+}
+
+impl DemandedProcessor {
+    /// Who demands it, with the verb.
+    fn who(&self) -> String {
+        let names: Vec<&str> = self.vms.iter().map(String::as_str).collect();
+        let more = self.vms_total.saturating_sub(names.len() as u64);
+        let vms = match (names.len(), more) {
+            (0, _) => None,
+            (1, 0) => Some(format!("VM {} has", names[0])),
+            (_, 0) => Some(format!("VMs {} have", names.join(", "))),
+            (_, more) => Some(format!("VMs {} and {more} more have", names.join(", "))),
+        };
+        let policies = match self.policies.as_slice() {
+            [] => None,
+            [one] => Some(format!("policy {one} demands")),
+            all => Some(format!("policies {} demand", all.join(", "))),
+        };
+        vms.into_iter().chain(policies).collect::<Vec<_>>().join(" and ")
+    }
+}
+
+/// Most features that a sentence lists.
+const LISTED_MAX: usize = 8;
+
+fn listed(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(LISTED_MAX);
+    let text = names.iter().take(LISTED_MAX).copied().collect::<Vec<_>>().join(", ");
+    if more == 0 { text } else { format!("{text} and {more} more") }
 }
 
 /// Without the secret.
 impl std::fmt::Debug for HostToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "HostToken({} at {}, redacted)", self.name, self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_lacks_is_named_with_those_who_need_it() {
+        let site: SiteProcessors = serde_json::from_value(serde_json::json!({
+            "demanded": [
+                { "processor": "x86-64-v2", "vms": ["old"], "vms_total": 1, "policies": [] },
+                { "processor": "x86-64-v4", "vms": ["web1", "web2"], "vms_total": 5, "policies": ["gold"] },
+                { "processor": "Haswell", "vms": ["db1"], "vms_total": 1, "policies": [] },
+                { "processor": "EPYC", "vms": [], "vms_total": 0, "policies": ["a", "b"] }
+            ],
+            "features": ["avx512f", "sse4.2"], "vendors": ["GenuineIntel"]
+        }))
+        .unwrap();
+        let has: Capabilities = serde_json::from_value(serde_json::json!({
+            "machine_types": [], "default_machine_types": [], "processors": ["x86-64-v2"],
+            "features": ["sse4.2"], "vendor": "AuthenticAMD"
+        }))
+        .unwrap();
+        let lacks = site.lacking(&has);
+        let told: Vec<&str> = lacks.iter().map(|lack| lack.message.as_str()).collect();
+        assert_eq!(lacks.len(), 5, "{told:?}");
+        assert!(told[0].contains("x86-64-v4, which VMs web1, web2 and 3 more have and policy gold demands"));
+        assert!(told[1].contains("Haswell, which VM db1 has"));
+        assert!(told[2].contains("EPYC, which policies a, b demand"));
+        assert!(told[3].contains("it lacks avx512f, which all other hosts have"));
+        assert!(told[4].contains("of AuthenticAMD, and those of other hosts of GenuineIntel"));
+        assert_eq!(SiteProcessors::default().lacking(&has), []);
     }
 }

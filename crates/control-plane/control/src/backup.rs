@@ -74,9 +74,21 @@ pub enum BackupProblem {
     /// Nobody has said where backups go, or who opens them.
     #[error("it is not set up: {0}")]
     NotSetUp(String),
+    /// The directory is not the one that it was.
+    #[error("{}", .0.reason)]
+    Unfit(UnfitDirectory),
     /// It could not be made. No file has a backup's name because of it.
     #[error("{0}")]
     Failed(String),
+}
+
+/// Why the directory for backups takes none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnfitDirectory {
+    /// Why, as a sentence.
+    pub reason: String,
+    /// What ends it.
+    pub next_step: String,
 }
 
 /// Seals backups and keeps them.
@@ -89,6 +101,10 @@ pub trait Backups: Send + Sync {
 
     /// The last backup, if its file is still there.
     fn last(&self) -> Option<InventoryBackup>;
+
+    /// Why the directory would take no backup now; `None` if nothing speaks against it. Blocks as
+    /// long as its file system does.
+    fn unfit(&self) -> Option<UnfitDirectory>;
 
     /// How often one is made without a request; `None` for never.
     fn every(&self) -> Option<Duration>;

@@ -118,6 +118,7 @@ fn understood(said: &str) -> Result<Capabilities, String> {
     let machines: Vec<Machine> = answer(&answers, "machines")?;
     let definitions: Vec<Definition> = answer(&answers, "processors")?;
     let Expansion { model } = answer(&answers, "features")?;
+    let vendor = model.props.get("vendor").and_then(Value::as_str).and_then(|vendor| vendor.parse().ok());
     let mut features: Vec<String> =
         model.props.into_iter().filter(|(_, value)| *value == true).map(|(name, _)| name).collect();
     features.retain(|name| !name.starts_with(PRIVATE));
@@ -141,7 +142,7 @@ fn understood(said: &str) -> Result<Capabilities, String> {
         .collect();
     named.sort();
     let processors = levels.map(ProcessorModel::Level).chain(named).collect();
-    Ok(Capabilities { machine_types, default_machine_types, processors, features })
+    Ok(Capabilities { machine_types, default_machine_types, processors, features, vendor })
 }
 
 fn answer<Answer: for<'de> Deserialize<'de>>(answers: &[Value], id: &str) -> Result<Answer, String> {
@@ -154,6 +155,8 @@ fn answer<Answer: for<'de> Deserialize<'de>>(answers: &[Value], id: &str) -> Res
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use strongroom_vm::QemuName;
 
     use super::*;
     use crate::qemu::DEFAULT_PROGRAM;
@@ -169,16 +172,19 @@ mod tests {
         assert!(found.processors.contains(&"x86-64-v2".parse().unwrap()), "{found:?}");
         assert!(found.processors.contains(&"Nehalem".parse().unwrap()), "{found:?}");
         assert!(found.features.iter().any(|feature| feature == "sse4.2"));
+        let vendor = found.vendor.as_ref().map(QemuName::as_str);
+        assert!(matches!(vendor, Some("GenuineIntel" | "AuthenticAMD")), "{vendor:?}");
         assert!(!found.processors.iter().any(|model| NO_MODELS.contains(&model.as_str())));
     }
 
     #[test]
     fn a_processor_that_lacks_something_is_not_offered() {
         let said = |sse: bool| {
-            let props: serde_json::Map<_, _> = Level::V2
+            let mut props: serde_json::Map<_, _> = Level::V2
                 .features()
                 .map(|name| (name.to_owned(), Value::from(sse || name != "ssse3")))
                 .collect();
+            props.insert("vendor".to_owned(), Value::from("AuthenticAMD"));
             [
                 json!({ "return": {} }),
                 json!({ "id": "machines", "return": [
@@ -199,6 +205,7 @@ mod tests {
         };
         let found = understood(&said(true)).unwrap();
         assert_eq!(names(&found), "x86-64-v2 Conroe");
+        assert_eq!(found.vendor.as_ref().map(QemuName::as_str), Some("AuthenticAMD"));
         let machines: Vec<_> = found.machine_types.iter().map(MachineVersion::as_str).collect();
         assert_eq!(machines, ["pc-q35-10.0", "pc-q35-9.2"]);
         assert_eq!(found.default_machine_types[0].as_str(), "pc-q35-10.0");

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::board::{Board, MachineType};
 use crate::machine_version::MachineVersion;
-use crate::processor_model::ProcessorModel;
+use crate::processor_model::{ProcessorModel, QemuName};
 
 /// What the QEMU of a host can give to guests, with the accelerator that they run with there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +21,11 @@ pub struct Capabilities {
     pub processors: Vec<ProcessorModel>,
     /// What the processor `host` has, in QEMU's words, in alphabetical order.
     pub features: Vec<String>,
+    /// The maker of the host's processor, as guests with KVM see it: `GenuineIntel`,
+    /// `AuthenticAMD`. Absent if the host does not say.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<QemuName>,
 }
 
 /// Why a host cannot give a guest what it is to have.
@@ -86,6 +91,7 @@ mod tests {
             default_machine_types: vec![default.parse().unwrap()],
             processors: processors.iter().map(|name| name.parse().unwrap()).collect(),
             features: processors.iter().map(|name| (*name).to_owned()).collect(),
+            vendor: None,
         }
     }
 

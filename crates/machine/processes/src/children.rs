@@ -1,6 +1,7 @@
 //! The processes of `strongroom serve`: each is started again when it ends, and all of them end
 //! with this one.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,8 +36,13 @@ const LASTED: Duration = Duration::from_secs(30);
 /// The most ends that are kept for a control plane that is down itself.
 const NEWS_MAX: usize = 100;
 
-/// The longest first line.
-const FIRST_LINE_BYTES_MAX: u64 = 64 * 1024;
+/// The longest line that is read of a process.
+const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// How long the last words of a process that has ended are waited for.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
+
+/// The beginning of a line on stdout that says which piece of news is on record, by its number.
+const RECORDED: &str = "recorded ";
 
 /// A process to be.
 #[derive(Clone, Debug)]
@@ -47,7 +53,8 @@ pub struct Role {
     pub program: PathBuf,
     /// The program's arguments.
     pub arguments: Vec<OsString>,
-    /// Whether it hears on stdin, line by line, of the others that ended.
+    /// Whether it hears on stdin, line by line, of the others that ended ([`news_of`]), and says
+    /// on stdout what is on record ([`recorded`]).
     pub hears: bool,
     /// Whether it may ask for a passphrase, which only the terminal's foreground may. Control-C
     /// there reaches the others through this process alone, which ends them in order.
@@ -68,6 +75,43 @@ struct Process {
     child: Child,
     pidfd: OwnedFd,
     started: Instant,
+    /// The numbers of the news that it has recorded.
+    recorded: Receiver<u64>,
+    /// The last piece of news that it was sent.
+    sent: u64,
+}
+
+/// The ends of processes that are not known to be on record. A process that was sent one may be
+/// killed before it has recorded it, so it stays until it says that it has. One that is killed
+/// between the two is told again: an end is on record at least once.
+#[derive(Debug, Default)]
+struct News {
+    last: u64,
+    waiting: VecDeque<(u64, String)>,
+}
+
+impl News {
+    fn add(&mut self, text: String) {
+        self.last += 1;
+        self.waiting.push_back((self.last, text));
+        self.waiting.drain(..self.waiting.len().saturating_sub(NEWS_MAX));
+    }
+
+    fn is_recorded(&mut self, number: u64) {
+        self.waiting.retain(|(waiting, _)| *waiting != number);
+    }
+}
+
+/// Reads a line that a process [hears](Role::hears): the number of a piece of news, and the news.
+/// A `serve` of an earlier version numbers none.
+pub fn news_of(line: &str) -> (Option<u64>, &str) {
+    let numbered = line.split_once(' ').and_then(|(number, text)| Some((number.parse().ok()?, text)));
+    numbered.map_or((None, line), |(number, text)| (Some(number), text))
+}
+
+/// The line that says that a piece of news is on record.
+pub fn recorded(number: u64) -> String {
+    format!("{RECORDED}{number}")
 }
 
 impl RunningRole {
@@ -122,19 +166,23 @@ impl RunningRole {
         self.process.as_ref().map(|process| process.pidfd.as_fd())
     }
 
-    /// Starts it again if it has ended and its pause is over. Says what has ended, and how.
-    fn see_to(&mut self) -> Option<String> {
-        let mut ended = None;
+    /// Starts it again if it has ended and its pause is over. What has ended, and how, is news.
+    fn see_to(&mut self, news: &mut News) {
         if let Some(process) = &mut self.process
             && let Ok(Some(status)) = process.child.try_wait()
         {
             let lasted = process.started.elapsed() > LASTED;
             self.pause = if lasted { PAUSE.0 } else { (self.pause * 2).min(PAUSE.1) };
             self.next_start = Instant::now() + self.pause;
+            let until = Instant::now() + LAST_WORDS_WITHIN;
+            let left = || until.saturating_duration_since(Instant::now());
+            while let Ok(number) = process.recorded.recv_timeout(left()) {
+                news.is_recorded(number);
+            }
             self.process = None;
             let name = self.role.name;
             tracing::error!("{name} ended ({status}); it is started again in {:?}", self.pause);
-            ended = Some(format!("process {name} ended ({status}), and is started again"));
+            news.add(format!("process {name} ended ({status}), and is started again"));
         }
         if self.process.is_none() && Instant::now() >= self.next_start {
             match Process::start(&self.role) {
@@ -145,20 +193,22 @@ impl RunningRole {
                 }
             }
         }
-        ended
     }
 
-    /// Writes to it what has ended, in order. What cannot be written now stays.
-    fn hear(&mut self, news: &mut Vec<String>) {
-        let Some(stdin) = self.process.as_mut().and_then(|process| process.child.stdin.as_mut()) else {
-            return;
-        };
-        while let Some(line) = news.first() {
+    /// Writes to it what it was not sent yet, in order, and takes away what it has recorded.
+    fn hear(&mut self, news: &mut News) {
+        let Some(Process { child, recorded, sent, .. }) = &mut self.process else { return };
+        let Some(stdin) = child.stdin.as_mut() else { return };
+        while let Ok(number) = recorded.try_recv() {
+            news.is_recorded(number);
+        }
+        let before = *sent;
+        for (number, text) in news.waiting.iter().filter(|(number, _)| *number > before) {
             // One that has ended hears it when it is started again.
-            if writeln!(stdin, "{line}").is_err() {
+            if writeln!(stdin, "{number} {text}").is_err() {
                 return;
             }
-            news.remove(0);
+            *sent = *number;
         }
     }
 
@@ -203,21 +253,29 @@ impl Process {
             let _ = child.wait();
             return Err(failed(std::io::Error::other("the process cannot be watched")));
         };
-        let (say, said) = channel();
+        let ((say, said), (confirm, recorded)) = (channel(), channel());
+        let hears = role.hears;
         std::thread::Builder::new()
             .name(format!("{}-stdout", role.name))
             .spawn(move || {
                 let mut line = String::new();
                 let mut stdout = BufReader::new(stdout);
-                let read = stdout.by_ref().take(FIRST_LINE_BYTES_MAX).read_line(&mut line);
+                let read = stdout.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
                 // A receiver that has gone away does not want it.
-                let _ = say.send(if read.is_ok() { line } else { String::new() });
+                let _ = say.send(if read.is_ok() { std::mem::take(&mut line) } else { String::new() });
+                while hears
+                    && stdout.by_ref().take(LINE_BYTES_MAX).read_line(&mut line).is_ok_and(|bytes| bytes > 0)
+                {
+                    let number = line.strip_prefix(RECORDED).and_then(|number| number.trim().parse().ok());
+                    let _ = number.map(|number| confirm.send(number));
+                    line.clear();
+                }
                 // The rest is for people who start it by hand; the process must not wait for its
                 // readers.
                 let _ = std::io::copy(&mut stdout, &mut std::io::sink());
             })
             .map_err(failed)?;
-        Ok((Self { child, pidfd, started: Instant::now() }, said))
+        Ok((Self { child, pidfd, started: Instant::now(), recorded, sent: 0 }, said))
     }
 }
 
@@ -226,7 +284,7 @@ impl Process {
 /// # Errors
 /// [`ProcessesError::Signals`] if nothing can be awaited.
 pub fn keep(roles: &mut [RunningRole], signals: &Signals) -> Result<(), ProcessesError> {
-    let mut news = Vec::new();
+    let mut news = News::default();
     while !signals.came() {
         let mut watched = vec![PollFd::new(signals, PollFlags::IN)];
         watched.extend(
@@ -245,12 +303,81 @@ pub fn keep(roles: &mut [RunningRole], signals: &Signals) -> Result<(), Processe
             Err(errno) => return Err(ProcessesError::Signals(errno.into())),
         }
         if !signals.came() {
-            news.extend(roles.iter_mut().filter_map(RunningRole::see_to));
-            news.drain(..news.len().saturating_sub(NEWS_MAX));
+            roles.iter_mut().for_each(|role| role.see_to(&mut news));
             if let Some(hearer) = roles.iter_mut().find(|role| role.role.hears) {
                 hearer.hear(&mut news);
             }
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that does this with each line that it hears: a number, and a text.
+    fn hearer(directory: &std::path::Path, does: &str) -> Role {
+        let heard = directory.join("heard");
+        let script = format!("echo ready; while read -r number text; do {does}; done")
+            .replace("HEARD", &heard.display().to_string());
+        Role {
+            name: "hearer",
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), script.into()],
+            hears: true,
+            asks: false,
+        }
+    }
+
+    fn started(role: &Role) -> RunningRole {
+        let (process, said) = Process::start(role).unwrap();
+        assert_eq!(said.recv().unwrap(), "ready\n");
+        let (role, next_start) = (role.clone(), Instant::now());
+        RunningRole { role, process: Some(process), pause: PAUSE.0, next_start }
+    }
+
+    /// Kills it once a line has arrived, and starts it again.
+    fn killed_after_a_line(role: &mut RunningRole, heard: &std::path::Path, news: &mut News) {
+        while std::fs::read_to_string(heard).unwrap_or_default().lines().next().is_none() {
+            std::thread::yield_now();
+        }
+        let process = role.process.as_mut().unwrap();
+        process.child.kill().unwrap();
+        poll(&mut [PollFd::new(&process.pidfd, PollFlags::IN)], None).unwrap();
+        role.see_to(news);
+        assert!(role.process.is_none(), "it waits for its pause");
+        role.next_start = Instant::now();
+        role.see_to(news);
+    }
+
+    #[test]
+    fn an_end_is_told_until_it_is_on_record() {
+        let directory = tempfile::tempdir().unwrap();
+        let heard = directory.path().join("heard");
+        let mut news = News::default();
+        news.add("process hostd ended (signal: 9)".to_owned());
+        // It hears of it, and is killed before it has recorded it.
+        let mut role = started(&hearer(directory.path(), "echo \"$text\" >> HEARD; exec sleep 1000"));
+        role.hear(&mut news);
+        killed_after_a_line(&mut role, &heard, &mut news);
+        let told: Vec<&str> = news.waiting.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].starts_with("process hostd ended") && told[1].starts_with("process hearer ended"));
+        drop(role);
+        // Its successor records both, and they are told no more.
+        std::fs::remove_file(&heard).unwrap();
+        let mut role = started(&hearer(directory.path(), "echo recorded $number; echo \"$text\" >> HEARD"));
+        role.hear(&mut news);
+        killed_after_a_line(&mut role, &heard, &mut news);
+        let told: Vec<&str> = news.waiting.iter().map(|(_, text)| text.as_str()).collect();
+        assert!(!told.iter().any(|text| text.starts_with("process hostd ended")), "{told:?}");
+        assert!(std::fs::read_to_string(&heard).unwrap().starts_with("process hostd ended (signal: 9)\n"));
+    }
+
+    #[test]
+    fn news_without_a_number_are_of_an_earlier_version() {
+        assert_eq!(news_of("12 process hostd ended"), (Some(12), "process hostd ended"));
+        assert_eq!(news_of("process hostd ended"), (None, "process hostd ended"));
+    }
 }

@@ -6,6 +6,7 @@
 //!   successor waits a bounded time for a predecessor that was killed.
 //! - A process ([`Role`]) that ends is started again, after a pause that grows while it does not
 //!   last. All processes end with [`RunningRole`], in order or else by force.
+//! - The end of a process is told to the one that records such ends until it has.
 //! - A signal ([`Signals`]) ends every wait of this room at once.
 //!
 //! What may not enter: what the processes do, what their arguments mean, and any key. The caller
@@ -18,6 +19,6 @@ mod error;
 mod signals;
 
 pub use self::alone::{Address, Alone, Place};
-pub use self::children::{Role, RunningRole, keep};
+pub use self::children::{Role, RunningRole, keep, news_of, recorded};
 pub use self::error::ProcessesError;
 pub use self::signals::Signals;

@@ -40,6 +40,14 @@ struct PrivilegesAt {
     privileges: PrivilegeSet,
 }
 
+/// Where the VMs are that a caller may view.
+pub struct Reach {
+    /// VMs and folders outside of which there are none; `None` for the whole site.
+    pub places: Option<Vec<Place>>,
+    /// Whether the caller may view each VM there.
+    pub is_exact: bool,
+}
+
 impl Rights {
     /// The rights of a principal. One that is gone has none.
     pub fn of(index: &Index, principal: Principal) -> Self {
@@ -94,6 +102,20 @@ impl Rights {
     /// Whether the caller may view a VM or volume.
     pub fn sees_vm(&self, vm: &VmRecord) -> bool {
         self.for_vm(vm).has(Privilege::View)
+    }
+
+    /// Where the VMs are that the caller may view.
+    pub fn reach(&self) -> Reach {
+        let views = |at: &&PrivilegesAt| at.privileges.has(Privilege::View);
+        let places: Vec<Place> = self.at.iter().filter(views).map(|at| at.place).collect();
+        let own = (!places.contains(&Place::Site)).then_some(places);
+        match (own, self.within.as_deref().map(Self::reach)) {
+            (places, None) => Reach { places, is_exact: true },
+            (None, Some(within)) => within,
+            (Some(places), Some(within)) => {
+                Reach { places: Some(places), is_exact: within.places.is_none() && within.is_exact }
+            }
+        }
     }
 
     /// Whether the caller may view a folder or datastore.

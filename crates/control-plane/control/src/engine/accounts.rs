@@ -25,10 +25,10 @@ use super::access::{
 };
 use super::emergency::emergency_view;
 use super::identity_providers::{Grantee, find_provider, provider_view};
-use super::quotas::used;
+use super::quotas::{used, used_in};
 use super::wishes::{Caller, idle};
 use super::{Control, Stop};
-use crate::inventory::{Draft, Index, Row, by_name_or_id};
+use crate::inventory::{Draft, Facet, Index, Row, by_name_or_id};
 use crate::passwords::{PasswordError, PasswordHash, TOTP_SECRET_BYTES, Verdict, base32};
 use crate::problems;
 use crate::records::{
@@ -219,7 +219,7 @@ impl Control {
             let folder = folder_called(index, named)?;
             let here = Place::Folder(folder.id);
             let has_roles = given_roles(index).any(|at| at.place == here);
-            if has_roles || index.vms.iter().any(|vm| vm.folder == Some(folder.id)) {
+            if has_roles || !index.members(&Facet::Folder(folder.id)).is_empty() {
                 let message = format!("folder {named} has VMs, volumes or roles");
                 let next = "move its VMs with `strongroom folder move` and revoke its roles with `strongroom role revoke`";
                 return Err(Problem::new(ErrorCode::InUse, message).next(next));
@@ -235,7 +235,7 @@ impl Control {
         self.change(caller, format!("the quota of folder {named} was set: {quota}"), |index, _| {
             let folder = folder_called(index, named)?;
             let changed = FolderRecord { quota: *quota, ..FolderRecord::clone(&folder.record) };
-            let used = used(index).remove(&folder.id).unwrap_or_default();
+            let used = used_in(index, folder.id, &[], None);
             Ok((folder_view(&changed, used), self.draft().replace(folder, &changed)))
         })
     }

@@ -1,27 +1,21 @@
-//! Alarms. Each review derives the alarms from the present state, raises the new ones and clears
-//! those that are over, each with its event, in one transaction.
+//! Alarms. Each review derives the alarms of the site, its hosts and datastores from the present
+//! state, adds those of VMs ([`vm_alarms`](super::vm_alarms)), raises the new ones and clears those
+//! that are over, each with its event, in one transaction.
 
 use std::collections::BTreeMap;
 
 use strongroom_api::alarm::{Alarm, AlarmKind, Severity};
-use strongroom_api::key::{KeyProvider, KeyState};
-use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
+use strongroom_api::key::KeyProvider;
 use strongroom_api::{ObjectKind, ObjectRef};
 use strongroom_host::protocol;
-use strongroom_statistics::display_latency;
 use strongroom_types::{CephPools, counted, display_bytes, display_seconds};
 use uuid::Uuid;
 
 use super::boards;
-use super::compliance::{deviations, schedule_of};
-use super::due_snapshots::trouble;
 use super::recipients::{CLEARED, RAISED};
-use super::register::directory_name;
-use super::settle::RESTARTS_MAX;
-use super::slow_disks::STALLED_MS;
 use super::{Control, HostSeat};
-use crate::inventory::{Failure, Index, Row};
-use crate::records::{DatastoreRecord, Mount, ObservedRecord, Record, VmRecord, alarm_id};
+use crate::inventory::{Facet, Failure, Index, Row};
+use crate::records::{DatastoreRecord, Mount, Record, alarm_id};
 
 /// How long before its expiry a certificate or key raises an alarm, in seconds: 30 days.
 const EXPIRY_NOTICE_S: u64 = 30 * 86_400;
@@ -47,7 +41,7 @@ pub struct Certificate {
 
 /// The alarms that should be raised.
 #[derive(Default)]
-pub(super) struct Wanted(BTreeMap<String, Alarm>);
+pub(super) struct Wanted(pub(super) BTreeMap<String, Alarm>);
 
 impl Wanted {
     pub(super) fn raise(
@@ -89,20 +83,14 @@ impl Control {
         let mut wanted = Wanted::default();
         let now = self.now_unix_ms() / 1000;
         self.review_providers(&mut wanted, now);
-        self.review_keys(&mut wanted, now);
         self.review_access_log(&mut wanted)?;
         self.review_backups(&mut wanted, now);
-        self.end_strays();
+        self.review_vms();
+        self.vm_alarms.add_to(&mut wanted);
         {
             let index = self.inventory.read();
             for seat in self.hosts.iter() {
                 self.review_host(&index, seat, &mut wanted);
-            }
-            for vm in index.vms.iter() {
-                self.review_vm(&index, vm, &mut wanted);
-                if vm.from_backup {
-                    self.review_since_backup(&index, vm, &mut wanted);
-                }
             }
             self.review_recipients(&index, &mut wanted, self.now_unix_ms());
             self.review_emergencies(&index, &mut wanted);
@@ -178,39 +166,6 @@ impl Control {
         }
     }
 
-    /// Raises alarms for keys of VMs that expire soon or are gone.
-    fn review_keys(&self, wanted: &mut Wanted, now: u64) {
-        let mut users = Vec::new();
-        {
-            let index = self.inventory.read();
-            for vm in index.vms.iter() {
-                users.extend(vm.hardware.keys().into_iter().map(|key| (key, vm.object())));
-            }
-        }
-        let keys: Vec<_> = users.iter().map(|(key, _)| key.clone()).collect();
-        let standings = self.standings.of(&*self.keys, &keys, self.now_unix_ms());
-        for (key, object) in &users {
-            let Some(standing) = standings.get(key) else { continue };
-            if let Some(end) = standing.expires_unix_seconds {
-                let message = format!("the cryptoperiod of {key} of VM {} ends", object.name);
-                let step = format!("`strongroom vm key rotate {}`", object.name);
-                expiry(wanted, AlarmKind::KeyExpiry, object.clone(), end, now, message, step);
-            }
-            if matches!(standing.state, KeyState::Destroyed | KeyState::Compromised) {
-                wanted.raise(
-                    AlarmKind::KeyUnavailable,
-                    Severity::Critical,
-                    object.clone(),
-                    format!("VM {}: {key} was revoked or destroyed", object.name),
-                    format!(
-                        "`strongroom vm key rotate {}` while it runs, or restore it from a backup",
-                        object.name
-                    ),
-                );
-            }
-        }
-    }
-
     fn review_host(&self, index: &Index, seat: &HostSeat, wanted: &mut Wanted) {
         let object = host_object(seat);
         if index.hosts.get(&seat.id.to_string()).is_some_and(|host| host.maintenance) {
@@ -237,11 +192,8 @@ impl Control {
         review_crypto_safe(seat, &state.crypto_safe, wanted);
         review_clock(seat, seen.clock_ahead_ms, wanted);
         boards::review(index, seat, state, wanted);
-        let on = |vm: &&Row<VmRecord>| {
-            index.observed(vm.id).is_some_and(|seen| seen.power.is_on() && seen.power != PowerState::Unknown)
-        };
-        let running: u64 = index.vms_on(seat.id).filter(on).map(|vm| vm.hardware.memory.bytes()).sum();
-        if running > state.memory_bytes {
+        let running = index.sums(&Facet::Host(seat.id)).running_bytes;
+        if running > state.memory_bytes.into() {
             wanted.raise(
                 AlarmKind::Overcommit,
                 Severity::Warning,
@@ -258,218 +210,6 @@ impl Control {
                 review_datastore(index, OnHost { datastore, mount, seat }, state, wanted);
             }
         }
-        if !seen.is_complete() {
-            return;
-        }
-        for (vm, places) in &seen.vms {
-            let known = index.vm(*vm);
-            if let Some(known) = known.filter(|known| known.host != seat.id)
-                && places.iter().any(|place| !place.power.is_off())
-            {
-                wanted.raise(
-                    AlarmKind::RunsElsewhere,
-                    Severity::Critical,
-                    known.object(),
-                    format!("VM {} runs on host {}, which is not its host", known.name, seat.name),
-                    "an earlier start is ended there; otherwise see which host is right before anything is started",
-                );
-            }
-            let named = known.map(|known| known.name.to_string());
-            let known = known.is_some();
-            if known && places.len() < 2 {
-                continue;
-            }
-            let id = Some(Uuid::from_bytes(*vm.as_bytes()));
-            let first = places.first();
-            let name = named.or_else(|| first.map(|place| place.name.clone())).unwrap_or_default();
-            let directory = first.map_or_else(String::new, directory_name);
-            let paths: Vec<_> = places.iter().map(|place| place.directory.display().to_string()).collect();
-            let (message, step) = if known {
-                (
-                    format!("VM {name} is there more than once: {}", paths.join(", ")),
-                    "a copy has the same id; move the copy out of the datastore".to_owned(),
-                )
-            } else {
-                let runs = places.iter().any(|place| !place.power.is_off());
-                let how = if runs { "runs" } else { "lies" };
-                (
-                    format!(
-                        "VM {name} {how} on host {} and is not in the inventory: {}",
-                        seat.name,
-                        paths.join(", ")
-                    ),
-                    format!("`strongroom vm register {directory}`, or remove its directory"),
-                )
-            };
-            let object = ObjectRef { kind: ObjectKind::Vm, id, name };
-            wanted.raise(AlarmKind::Orphan, Severity::Warning, object, message, step);
-        }
-        for vm in index.vms_on(seat.id) {
-            let expected = vm.lifecycle == Lifecycle::Present && vm.task.is_none();
-            if expected && !seen.vms.contains_key(&vm.id) {
-                wanted.raise(
-                    AlarmKind::VmMissing,
-                    Severity::Critical,
-                    vm.object(),
-                    format!("VM {} is not in its datastore any more", vm.name),
-                    format!("mount the datastore, or `strongroom vm unregister {}`", vm.name),
-                );
-            }
-        }
-    }
-
-    fn review_disks(&self, vm: &VmRecord, seen: &ObservedRecord, wanted: &mut Wanted) {
-        // A VM that waits for space has another alarm, a VM that is off has no disks, and nothing
-        // is known about a host that does not answer.
-        let answers = self.seat(vm.host).is_some_and(HostSeat::is_up);
-        if !answers || !seen.power.is_on() || seen.reason_code() == "no_space" {
-            return;
-        }
-        let (mut stalled, mut slow) = (None, None);
-        self.samples.of_vm(vm.host, vm.id, |sample| {
-            if sample.snapshot.stalled_ms >= STALLED_MS {
-                worst(&mut stalled, &sample.disk, sample.snapshot.stalled_ms);
-            } else if let Some(p99_ns) = sample.watch.slow_ns() {
-                worst(&mut slow, &sample.disk, p99_ns);
-            }
-        });
-        let look = format!("`strongroom vm stats {}`, then look at the datastore's device", vm.name);
-        if let Some(DiskTrouble { disk, by }) = stalled {
-            let message = format!(
-                "VM {}: {disk} has completed nothing for {} seconds, with requests in flight",
-                vm.name,
-                by / 1000
-            );
-            wanted.raise(AlarmKind::DiskStalled, Severity::Critical, vm.object(), message, look.clone());
-        }
-        if let Some(DiskTrouble { disk, by }) = slow {
-            let message = format!(
-                "VM {}: one of 100 requests to {disk} takes {} or more",
-                vm.name,
-                display_latency(by)
-            );
-            wanted.raise(AlarmKind::DiskSlow, Severity::Warning, vm.object(), message, look);
-        }
-    }
-
-    fn review_vm(&self, index: &Index, vm: &Row<VmRecord>, wanted: &mut Wanted) {
-        let task = vm.task.and_then(|task| index.task(task)).filter(|task| task.waits_for_key);
-        if let Some(note) = task.and_then(|task| task.task.note.as_deref()) {
-            wanted.raise(
-                AlarmKind::KeyUnavailable,
-                Severity::Critical,
-                vm.object(),
-                format!("VM {}: {note}", vm.name),
-                "see to its key provider (`strongroom key-provider list`); the task goes on by itself",
-            );
-        }
-        let rules = index.schedule(vm.id).into_iter().flat_map(|schedule| &schedule.rules);
-        if let Some(trouble) = rules.filter_map(|rule| trouble(vm, rule)).next() {
-            wanted.raise(
-                AlarmKind::SnapshotMissed,
-                Severity::Warning,
-                vm.object(),
-                trouble.message,
-                format!(
-                    "`strongroom vm snapshot schedule {}`; the next one that is made clears this",
-                    vm.name
-                ),
-            );
-        }
-        if let Some(message) = self.overdue_data_keys(index, vm) {
-            wanted.raise(
-                AlarmKind::DataKeysOverdue,
-                Severity::Warning,
-                vm.object(),
-                message,
-                format!(
-                    "`strongroom vm key rotate {} --data` renews them now; otherwise it is tried again by itself",
-                    vm.name
-                ),
-            );
-        }
-        let deviations =
-            index.policy_of(vm).map(|policy| (policy, deviations(vm, schedule_of(index, vm), policy)));
-        if let Some((policy, deviations)) = deviations
-            && let Some(first) = deviations.first()
-        {
-            wanted.raise(
-                AlarmKind::PolicyViolated,
-                Severity::Warning,
-                vm.object(),
-                format!("policy {}: {}", policy.name, first.message),
-                &first.next_step,
-            );
-        }
-        let Some(seen) = index.observed(vm.id) else { return };
-        if let Some(waiting) = seen.waiting_for.first() {
-            wanted.raise(
-                AlarmKind::KeyUnavailable,
-                Severity::Critical,
-                vm.object(),
-                format!("VM {} waits for {}: {}", vm.name, waiting.key, waiting.reason),
-                format!("`strongroom key-provider test {}`; the VM goes on by itself", waiting.key.provider),
-            );
-        }
-        if seen.tpm_lost {
-            wanted.raise(
-                AlarmKind::TpmLost,
-                Severity::Warning,
-                vm.object(),
-                format!("VM {} runs with a TPM that fails: swtpm has ended", vm.name),
-                format!("`strongroom vm restart {}`, when its guest may", vm.name),
-            );
-        }
-        if seen.network_lost {
-            wanted.raise(
-                AlarmKind::NetworkLost,
-                Severity::Warning,
-                vm.object(),
-                format!("VM {} runs with a network that reaches nothing: passt has ended", vm.name),
-                format!("`strongroom vm restart {}`, when its guest may", vm.name),
-            );
-        }
-        if seen.reason_code() == "guest_may_be_frozen" {
-            wanted.raise(
-                AlarmKind::GuestMayBeFrozen,
-                Severity::Critical,
-                vm.object(),
-                format!("the file systems of the guest of VM {} may be frozen after a snapshot", vm.name),
-                format!(
-                    "thaw them in the guest (`fsfreeze --unfreeze`), or `strongroom vm reset {}`",
-                    vm.name
-                ),
-            );
-        }
-        self.review_disks(vm, seen, wanted);
-        let off = !seen.power.is_on();
-        let wanted_on = vm.desired != DesiredPower::Stopped && vm.task.is_none();
-        if off && wanted_on && !self.may_start_again(index, vm, seen) {
-            let why =
-                seen.reason.as_ref().map_or("its host does not say why", |reason| reason.message.as_str());
-            let times = counted(vm.restarts_unix_ms.len().min(RESTARTS_MAX), "time");
-            wanted.raise(
-                AlarmKind::VmCrashed,
-                Severity::Critical,
-                vm.object(),
-                format!("VM {} is off and should run: {why}; it was started by itself {times}", vm.name),
-                format!("look into the reason, then `strongroom vm start {}`", vm.name),
-            );
-        }
-    }
-}
-
-/// A disk of a VM in trouble. An alarm is identified by its kind and object, so a VM's alarm is
-/// about its worst disk.
-struct DiskTrouble {
-    disk: String,
-    /// How long it has completed nothing, in milliseconds, or its latency, in nanoseconds.
-    by: u64,
-}
-
-fn worst(worst: &mut Option<DiskTrouble>, disk: &str, by: u64) {
-    if worst.as_ref().is_none_or(|known| known.by < by) {
-        *worst = Some(DiskTrouble { disk: disk.to_owned(), by });
     }
 }
 
@@ -561,8 +301,8 @@ fn review_datastore(
             "make room; VMs whose writes wait go on by themselves",
         );
     }
-    let provisioned: u64 = index.vms_in(datastore.id).map(|vm| vm.hardware.disk_bytes()).sum();
-    if told.total_bytes > 0 && provisioned > told.total_bytes {
+    let provisioned = index.sums(&Facet::Datastore(datastore.id)).disk_bytes;
+    if told.total_bytes > 0 && provisioned > told.total_bytes.into() {
         wanted.raise(
             AlarmKind::Overcommit,
             Severity::Warning,
@@ -570,7 +310,7 @@ fn review_datastore(
             format!(
                 "the volumes in datastore {} may grow to {}, and it has {}",
                 datastore.name,
-                display_bytes(provisioned),
+                display_bytes(provisioned.try_into().unwrap_or(u64::MAX)),
                 display_bytes(told.total_bytes)
             ),
             "add another datastore before they do",
@@ -578,7 +318,7 @@ fn review_datastore(
     }
 }
 
-fn expiry(
+pub(super) fn expiry(
     wanted: &mut Wanted,
     kind: AlarmKind,
     object: ObjectRef,
@@ -598,6 +338,11 @@ fn expiry(
         None => (Severity::Critical, "already".to_owned()),
     };
     wanted.raise(kind, severity, object, format!("{message} {when}"), step);
+}
+
+/// When [`expiry`] says something new of this end, in milliseconds since 1970.
+pub(super) fn expiry_times_ms(end_s: u64) -> [u64; 2] {
+    [end_s.saturating_sub(EXPIRY_NOTICE_S), end_s.saturating_add(1)].map(|time| time.saturating_mul(1000))
 }
 
 pub(super) fn host_object(seat: &HostSeat) -> ObjectRef {

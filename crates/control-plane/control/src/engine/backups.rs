@@ -15,7 +15,7 @@ use strongroom_types::{display_bytes, display_seconds};
 use super::Control;
 use super::alarms::Wanted;
 use super::wishes::Caller;
-use crate::backup::{AccessLogPart, BackupProblem, Backups};
+use crate::backup::{AccessLogPart, BackupProblem, Backups, UnfitDirectory};
 use crate::problems;
 
 /// The age from which a backup no longer counts where none are made without a request, in seconds:
@@ -35,6 +35,8 @@ pub(super) struct InventoryBackups {
     last_attempt: Mutex<Attempt>,
     /// Why the last attempt failed. Apart from the other, which is held for long.
     failed: Mutex<Option<String>>,
+    /// Why the directory takes no backups, at the last look.
+    unfit: Mutex<Option<UnfitDirectory>>,
 }
 
 /// The last attempt of this run.
@@ -78,15 +80,22 @@ impl Control {
         made.map_err(|problem| match problem {
             BackupProblem::NotSetUp(_) => problems::conflict(format!("the inventory was not backed up: {problem}"))
                 .next("set backup-directory and backup-custodian in strongroom.conf, and restart `serve`: docs/INSTALL.md, Backup"),
+            BackupProblem::Unfit(ref unfit) => {
+                let next_step = unfit.next_step.clone();
+                Problem::new(ErrorCode::Unavailable, format!("the inventory was not backed up: {problem}"))
+                    .next(next_step)
+            }
             BackupProblem::Failed(_) => {
                 Problem::new(ErrorCode::Unavailable, format!("the inventory was not backed up: {problem}"))
             }
         })
     }
 
-    /// Makes a backup if the schedule wants one now.
+    /// Makes a backup if the schedule wants one now, and looks whether the directory takes one.
     pub fn make_due_backup(&self) {
         let Some(backups) = self.backups.backups.get() else { return };
+        let unfit = backups.unfit();
+        *self.backups.unfit.lock() = unfit;
         let Some(every) = backups.every() else { return };
         let now = self.now_unix_ms() / 1000;
         let mut last = self.backups.last_attempt.lock();
@@ -144,6 +153,16 @@ impl Control {
 
     pub(super) fn review_backups(&self, wanted: &mut Wanted, now: u64) {
         let Some(backups) = self.backups.backups.get() else { return };
+        if let Some(unfit) = self.backups.unfit.lock().as_ref() {
+            wanted.raise(
+                AlarmKind::InventoryUnbacked,
+                Severity::Warning,
+                inventory_object(),
+                format!("the inventory is not backed up: {}", unfit.reason),
+                &unfit.next_step,
+            );
+            return;
+        }
         let every = backups.every();
         // The schedule's first attempt of this run has not come yet, or goes on.
         if every.is_some()

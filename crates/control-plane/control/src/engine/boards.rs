@@ -9,7 +9,10 @@
 //! suspended VM, or one that moves without a start       it stays as it is
 //! ```
 
+use std::collections::BTreeMap;
+
 use strongroom_api::alarm::{AlarmKind, Severity};
+use strongroom_api::host::{DemandedProcessor, ProcessorLack, SiteProcessors};
 use strongroom_api::policy::PolicyRules;
 use strongroom_api::vm::{Board, PatchVm, PowerState};
 use strongroom_api::{ErrorCode, Problem};
@@ -23,6 +26,8 @@ use crate::inventory::{Failure, Index};
 use crate::problems;
 use crate::records::{ObservedRecord, VmRecord, Work};
 
+/// Most VMs that are named as those that have a processor.
+const VMS_NAMED_MAX: usize = 3;
 /// Most processors, and differences, that a sentence lists.
 const LISTED_MAX: usize = 8;
 
@@ -167,6 +172,74 @@ impl Control {
         let draft = self.draft().event("vm.machine_type", &vm.object(), message, Some(step.task.task.id));
         let work = Work::Start { discard_memory: how.discard_memory, paused: how.paused };
         self.turn_with(step, work, pinned, draft).map(Some)
+    }
+}
+
+/// What the VMs and policies of the site demand of processors, and what its hosts have.
+pub(super) struct Baseline {
+    demanded: Vec<DemandedProcessor>,
+    /// The hosts that say what they can give.
+    telling: usize,
+    /// How many of them have a feature, and how many a processor of a maker.
+    features: BTreeMap<String, usize>,
+    vendors: BTreeMap<String, usize>,
+}
+
+impl Baseline {
+    pub fn of<'a>(index: &Index, seats: impl Iterator<Item = &'a HostSeat>) -> Self {
+        let mut demanded: BTreeMap<ProcessorModel, DemandedProcessor> = BTreeMap::new();
+        let none = |model: &ProcessorModel| DemandedProcessor {
+            processor: model.clone(),
+            vms: Vec::new(),
+            vms_total: 0,
+            policies: Vec::new(),
+        };
+        for (model, members) in index.processors() {
+            let known = demanded.entry(model.clone()).or_insert_with(|| none(model));
+            known.vms = members.vms.iter().take(VMS_NAMED_MAX).map(|vm| vm.name().to_owned()).collect();
+            known.vms_total = members.vms.len() as u64;
+        }
+        for policy in index.policies.iter() {
+            let Some(model) = policy.rules.processor.as_ref().filter(|model| !model.is_host()) else {
+                continue;
+            };
+            let known = demanded.entry(model.clone()).or_insert_with(|| none(model));
+            known.policies.push(policy.name.to_string());
+        }
+        let demanded = demanded.into_values().collect();
+        let mut baseline = Self { demanded, telling: 0, features: BTreeMap::new(), vendors: BTreeMap::new() };
+        for has in seats.filter_map(told) {
+            baseline.telling += 1;
+            for feature in has.features {
+                *baseline.features.entry(feature).or_default() += 1;
+            }
+            if let Some(vendor) = has.vendor {
+                *baseline.vendors.entry(vendor.to_string()).or_default() += 1;
+            }
+        }
+        baseline
+    }
+
+    /// What the site demands of a machine that is not among its hosts, or is this one.
+    pub fn beside(&self, host: Option<&Capabilities>) -> SiteProcessors {
+        let others = self.telling - usize::from(host.is_some());
+        let has = |feature: &String| usize::from(host.is_some_and(|host| host.features.contains(feature)));
+        let is_of =
+            |vendor: &str| host.and_then(|host| host.vendor.as_ref()).is_some_and(|of| of.as_str() == vendor);
+        let features =
+            self.features.iter().filter(|(feature, hosts)| others > 0 && **hosts - has(feature) == others);
+        let vendors = self.vendors.iter().filter(|(vendor, hosts)| **hosts > usize::from(is_of(vendor)));
+        SiteProcessors {
+            demanded: self.demanded.clone(),
+            features: features.map(|(feature, _)| feature.clone()).collect(),
+            vendors: vendors.map(|(vendor, _)| vendor.clone()).collect(),
+        }
+    }
+
+    /// What a host lacks of what the site demands, or all other hosts have.
+    pub fn lacking(&self, seat: &HostSeat) -> Vec<ProcessorLack> {
+        let Some(has) = told(seat) else { return Vec::new() };
+        self.beside(Some(&has)).lacking(&has)
     }
 }
 

@@ -13,7 +13,7 @@ use strongroom_vm::{DiskBecomes, DiskName};
 
 use super::Stop;
 use super::place::may_have_tags;
-use crate::inventory::{Draft, Index};
+use crate::inventory::{Draft, Facet, Index};
 use crate::problems;
 use crate::records::{
     DiskRecord, DiskSealing, PolicyRecord, RuleRecord, ScheduleRecord, TaskRecord, VmRecord, Work,
@@ -277,7 +277,7 @@ fn as_options(limits: &IoLimits) -> String {
 
 /// The names of the VMs that deviate from a policy.
 pub(super) fn deviating(index: &Index, policy: &PolicyRecord) -> Vec<Name> {
-    let under = index.vms.iter().filter(|vm| vm.policy == Some(policy.id));
+    let under = index.vms_with(&Facet::Policy(policy.id));
     under
         .filter(|vm| !found(vm, schedule_of(index, vm), policy).is_empty())
         .map(|vm| vm.name.clone())

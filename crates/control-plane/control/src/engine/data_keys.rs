@@ -280,6 +280,14 @@ impl Control {
     }
 }
 
+/// When [`Control::overdue_data_keys`] may say something new of a VM, in milliseconds since 1970.
+pub(super) fn overdue_times_ms(index: &Index, vm: &VmRecord) -> Vec<u64> {
+    let known = index.schedule(vm.id).and_then(|schedule| schedule.cryptoperiod.as_ref());
+    let due = known.map(|known| due(vm, known));
+    let times = due.into_iter().flat_map(|due| [due, due.saturating_add(OVERDUE_AFTER_S)]);
+    times.map(|time| time.saturating_mul(1000)).collect()
+}
+
 /// When the period of a VM's data keys is over.
 fn due(vm: &VmRecord, known: &CryptoperiodRecord) -> u64 {
     vm.data_keys_since().saturating_add(known.wanted.every_s.into())

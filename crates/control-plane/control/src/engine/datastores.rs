@@ -134,10 +134,8 @@ impl Control {
                     format!("remove the datastore: `strongroom datastore remove {}`", datastore.name);
                 return Err(Problem::new(ErrorCode::InUse, message).next(remove));
             };
-            let is_here = |vm: &&Row<VmRecord>| {
-                vm.datastore == datastore.id && (vm.host == host.id || is_bound_for(index, vm, host.id))
-            };
-            let vms = index.vms.iter().filter(is_here).count();
+            let is_here = |vm: &&Row<VmRecord>| vm.host == host.id || is_bound_for(index, vm, host.id);
+            let vms = index.vms_in(datastore.id).filter(is_here).count();
             if vms > 0 {
                 let message =
                     format!("host {} has {} of datastore {}", host.name, counted(vms, "VM"), datastore.name);

@@ -21,6 +21,7 @@ use strongroom_types::counted;
 use uuid::Uuid;
 
 use super::Control;
+use super::boards::Baseline;
 use super::seats::HostSeat;
 use super::wishes::Caller;
 use crate::inventory::by_name_or_id;
@@ -123,6 +124,7 @@ impl Control {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             host_formats: [FORMATS.oldest, FORMATS.newest],
             architecture: std::env::consts::ARCH.to_owned(),
+            processors: Baseline::of(&self.inventory.read(), self.hosts.iter()).beside(None),
         })
     }
 
@@ -187,6 +189,7 @@ impl Control {
         })?;
         if let Some(seat) = self.seat(id) {
             seat.remove();
+            self.unreview_host(seat);
         }
         Ok(())
     }

@@ -20,7 +20,8 @@
 //! - [`policies`]: their requests, [`compliance`]: their rules. [`quotas`]: those of folders.
 //! - [`sweep`]: tasks that work through many VMs.
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
-//!   wrong state, and [`unsettled`]: which are looked at. [`alarms`]: present troubles.
+//!   wrong state, and [`unsettled`]: which are looked at. [`alarms`], [`vm_alarms`]: present
+//!   troubles.
 //! - [`recipients`]: to whom alarms are sent, and the messages.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
 //!   [`data_keys`]: the end of their data keys' cryptoperiods.
@@ -93,6 +94,7 @@ mod temporary;
 mod tickets;
 mod unsettled;
 pub mod views;
+mod vm_alarms;
 mod volume_changes;
 mod volumes;
 mod wishes;
@@ -117,7 +119,8 @@ use self::seats::{HostSeat, Seats};
 use self::standings::Standings;
 use self::statistics::Samples;
 use self::tickets::TicketsOut;
-use self::unsettled::Unsettled;
+use self::unsettled::Marks;
+use self::vm_alarms::VmAlarms;
 use self::volumes::Spaces;
 use crate::courier::Courier;
 use crate::host::Host;
@@ -170,7 +173,11 @@ pub struct Control {
     /// The schedule of tasks.
     pub schedule: Schedule,
     due_snapshots: DueSnapshots,
-    unsettled: Unsettled,
+    /// The VMs that may have to be settled.
+    unsettled: Marks,
+    /// The VMs whose alarms may differ.
+    unreviewed: Marks,
+    vm_alarms: VmAlarms,
     refusals: access::Refusals,
     /// Where the chain of the access log was found broken.
     access_breaks: Mutex<Vec<ChainBreak>>,
@@ -226,7 +233,9 @@ impl Control {
             clock,
             schedule,
             due_snapshots: DueSnapshots::default(),
-            unsettled: Unsettled::default(),
+            unsettled: Marks::default(),
+            unreviewed: Marks::default(),
+            vm_alarms: VmAlarms::default(),
             refusals: access::Refusals::default(),
             access_breaks: Mutex::default(),
             progress,

@@ -6,7 +6,7 @@
 //! anew. Every request passes [`hold_networks`], so no network goes while a request for a card on
 //! it is made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use strongroom_api::network::{AddNetworkHost, CreateNetwork, Network, NetworkHost};
 use strongroom_api::task::{Task, TaskKind};
@@ -19,7 +19,7 @@ use super::Control;
 use super::access::Rights;
 use super::placement::is_bound_for;
 use super::wishes::Caller;
-use crate::inventory::{Draft, Index, Row, by_name_or_id};
+use crate::inventory::{Draft, Facet, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{NetworkRecord, OnBridge, Place, TaskRecord, VmRecord};
 
@@ -32,13 +32,8 @@ impl Control {
     /// The networks that a caller may view.
     pub fn list_networks_for(&self, rights: &Rights) -> Vec<Network> {
         let index = self.inventory.read();
-        let mut vms: BTreeMap<Uuid, u64> = BTreeMap::new();
-        for vm in index.vms.iter() {
-            let connected: BTreeSet<Uuid> = vm.hardware.networks().collect();
-            connected.into_iter().for_each(|network| *vms.entry(network).or_default() += 1);
-        }
         let seen = index.networks.iter().filter(|network| rights.sees_place(Place::Network(network.id)));
-        seen.map(|network| view(&index, network, vms.get(&network.id).copied().unwrap_or(0))).collect()
+        seen.map(|network| view(&index, network)).collect()
     }
 
     /// One network.
@@ -48,8 +43,7 @@ impl Control {
     pub fn show_network(&self, named: &str) -> Result<Network, Problem> {
         let index = self.inventory.read();
         let network = find_network(&index, named)?;
-        let vms = index.vms.iter().filter(|vm| is_on(vm, network.id)).count();
-        Ok(view(&index, network, vms as u64))
+        Ok(view(&index, network))
     }
 
     /// Makes a network, which no host has yet.
@@ -77,7 +71,7 @@ impl Control {
     pub fn delete_network(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.wish(caller, |index, task| {
             let network = find_network(index, named)?;
-            let vms = index.vms.iter().filter(|vm| is_on(vm, network.id)).count();
+            let vms = index.members(&Facet::Network(network.id)).len();
             must_be_free(network, vms, "")?;
             let task = self.task_done(task, TaskKind::NetworkDelete, network.object(), caller);
             Ok((task, self.draft().remove_named(network)))
@@ -125,10 +119,8 @@ impl Control {
                 let message = format!("host {} does not have network {}", host.name, network.name);
                 return Err(problems::conflict(message).next("there is nothing to do"));
             }
-            let is_here = |vm: &&Row<VmRecord>| {
-                is_on(vm, network.id) && (vm.host == host.id || is_bound_for(index, vm, host.id))
-            };
-            let vms = index.vms.iter().filter(is_here).count();
+            let is_here = |vm: &&Row<VmRecord>| vm.host == host.id || is_bound_for(index, vm, host.id);
+            let vms = index.vms_with(&Facet::Network(network.id)).filter(is_here).count();
             must_be_free(network, vms, &format!(" on host {}", host.name))?;
             let mut less = NetworkRecord::clone(&network.record);
             less.hosts.retain(|on| on.host != host.id);
@@ -202,10 +194,6 @@ fn find_network<'index>(index: &'index Index, named: &str) -> Result<&'index Row
     by_name_or_id(&index.networks, named).ok_or_else(|| problems::not_found(ObjectKind::Network, named))
 }
 
-fn is_on(vm: &VmRecord, network: Uuid) -> bool {
-    vm.hardware.networks().any(|connected| connected == network)
-}
-
 fn must_be_free(network: &NetworkRecord, vms: usize, place: &str) -> Result<(), Problem> {
     if vms == 0 {
         return Ok(());
@@ -215,7 +203,7 @@ fn must_be_free(network: &NetworkRecord, vms: usize, place: &str) -> Result<(), 
         .next("connect them to another one first: `strongroom vm set VM --net ...`"))
 }
 
-fn view(index: &Index, network: &NetworkRecord, vms: u64) -> Network {
+fn view(index: &Index, network: &NetworkRecord) -> Network {
     let host = |on: &OnBridge| {
         let known = index.hosts.get(&on.host.to_string());
         let host = known.map_or_else(|| on.host.to_string(), |known| known.name.to_string());
@@ -226,6 +214,6 @@ fn view(index: &Index, network: &NetworkRecord, vms: u64) -> Network {
         name: network.name.clone(),
         vlan: network.vlan,
         hosts: network.hosts.iter().map(host).collect(),
-        vms,
+        vms: index.members(&Facet::Network(network.id)).len() as u64,
     }
 }

@@ -120,11 +120,15 @@ impl Control {
                 }
                 if !was_complete {
                     self.unsettle_host(host);
+                    self.unreview_host(seat);
                 }
                 Ok(true)
             }
             Err(Heard::Failure(failure)) => {
                 seat.seen().read = None;
+                if was_complete {
+                    self.unreview_host(seat);
+                }
                 Err(failure)
             }
             Err(Heard::Host(error)) => {
@@ -135,7 +139,11 @@ impl Control {
                 if seen.down.is_none() {
                     tracing::warn!(host = %seat.name, %error, "the host does not answer");
                 }
-                seen.down = Some((error.to_string(), since));
+                let was_up = seen.down.replace((error.to_string(), since)).is_none();
+                drop(seen);
+                if was_up {
+                    self.unreview_host(seat);
+                }
                 Ok(false)
             }
         }
@@ -174,6 +182,7 @@ impl Control {
                 asked.iter().for_each(|vm| drop(seen.vms.remove(vm)));
                 seen.vms.extend(vms.iter().map(|vm| (vm.vm, vec![Present::from(vm)])));
             }
+            self.unreviewed.mark(asked);
             self.take_over(seat, &vms)?;
         }
         seat.seen().read = Some((epoch, changes.number));
@@ -218,8 +227,13 @@ impl Control {
             vms.entry(vm.vm).or_default().push(Present::from(vm));
         }
         self.take_over(seat, &all.vms)?;
-        let mut seen = seat.seen();
-        (seen.vms, seen.read) = (vms, Some((all.epoch, all.number)));
+        let former = {
+            let mut seen = seat.seen();
+            seen.read = Some((all.epoch, all.number));
+            std::mem::replace(&mut seen.vms, vms)
+        };
+        self.unreviewed.mark(former.into_keys());
+        self.unreview_host(seat);
         Ok(())
     }
 
@@ -229,11 +243,13 @@ impl Control {
         match seat.host.vm(vm) {
             Ok(Some(seen)) => {
                 seat.seen().vms.insert(vm, vec![Present::from(&seen)]);
+                self.unreviewed.mark([vm]);
                 self.take_over(seat, std::slice::from_ref(&seen))?;
                 Ok(Look::Seen(Some(Box::new(ObservedRecord::of(&seen)))))
             }
             Ok(None) => {
                 seat.seen().vms.remove(&vm);
+                self.unreviewed.mark([vm]);
                 Ok(Look::Seen(None))
             }
             Err(error) => Ok(Look::Unanswered(format!("waiting for host {}: {error}", seat.name))),

@@ -23,7 +23,7 @@ use uuid::Uuid;
 use super::boards::{gives, keeps_features};
 use super::placement_groups::{near, within_groups};
 use super::{Control, HostSeat};
-use crate::inventory::{Draft, Index, Row, by_name_or_id};
+use crate::inventory::{Draft, Facet, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{
     DatastoreRecord, HostRecord, PlacementGroupRecord, PolicyRecord, TaskRecord, VmRecord, Work,
@@ -343,8 +343,9 @@ fn said(fit: &Result<Fit, Problem>) -> String {
 pub(super) fn placed_bytes(index: &Index, host: Uuid) -> u64 {
     let on_its_way = index.open_tasks().filter(|task| task.work.target() == Some(host));
     let coming = on_its_way.filter_map(|task| index.vm(task.vm?)).filter(|vm| vm.host != host);
-    let all = index.vms_on(host).chain(coming);
-    all.map(|vm| takes_bytes(index, host, vm, None)).fold(0, u64::saturating_add)
+    let here = index.sums(&Facet::Host(host)).placed_bytes;
+    let here = u64::try_from(here).unwrap_or(u64::MAX);
+    coming.map(|vm| takes_bytes(index, host, vm, None)).fold(here, u64::saturating_add)
 }
 
 /// The memory that these VMs, as they become, take beyond what they take of a host before.

@@ -14,7 +14,7 @@ use super::snapshot_schedule::check_snapshot_rules;
 use super::sweep::{Begun, Sweeps, not_twice};
 use super::views::policy_view;
 use super::wishes::Caller;
-use crate::inventory::{Index, Row, by_name_or_id};
+use crate::inventory::{Facet, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{Application, PolicyRecord, Sweep, TaskRecord, VmRecord, Work};
 
@@ -60,7 +60,7 @@ impl Control {
         self.wish(caller, |index, task| {
             let policy = by_name_or_id(&index.policies, named)
                 .ok_or_else(|| problems::not_found(ObjectKind::Policy, named))?;
-            let vms = index.vms.iter().filter(|vm| vm.policy == Some(policy.id)).count();
+            let vms = index.members(&Facet::Policy(policy.id)).len();
             if vms > 0 {
                 return Err(Problem::new(
                     ErrorCode::InUse,
@@ -150,7 +150,7 @@ impl Sweeps for Application {
 
     fn todo<'index>(&self, index: &'index Index) -> Vec<&'index Row<VmRecord>> {
         let Some(policy) = self.policy(index) else { return Vec::new() };
-        let under = index.vms.iter().filter(|vm| vm.policy == Some(policy.id));
+        let under = index.vms_with(&Facet::Policy(policy.id));
         under.filter(|vm| !found(vm, schedule_of(index, vm), policy).is_empty()).collect()
     }
 

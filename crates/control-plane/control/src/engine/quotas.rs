@@ -10,7 +10,7 @@ use strongroom_api::{ErrorCode, Problem};
 use strongroom_types::display_bytes;
 use uuid::Uuid;
 
-use crate::inventory::{Draft, Index, Row};
+use crate::inventory::{Draft, Facet, Index, Row};
 use crate::records::{FolderRecord, TaskRecord, VmRecord, Work};
 
 /// Refuses a request with which a folder would have more than its quota, and more than before.
@@ -81,9 +81,15 @@ fn check(folder: &FolderRecord, dimensions: &[Dimension]) -> Result<(), Problem>
 }
 
 /// What is used in a folder, with the changed records and the new task.
-fn used_in(index: &Index, folder: Uuid, changed: &[VmRecord], task: Option<&TaskRecord>) -> FolderUse {
+pub(super) fn used_in(
+    index: &Index,
+    folder: Uuid,
+    changed: &[VmRecord],
+    task: Option<&TaskRecord>,
+) -> FolderUse {
     let is_changed = |vm: &VmRecord| changed.iter().any(|other| other.id == vm.id);
-    let others = index.vms.iter().map(|vm| &*vm.record).filter(|vm| !is_changed(vm));
+    let others = index.vms_with(&Facet::Folder(folder));
+    let others = others.map(|vm| &*vm.record).filter(|vm| !is_changed(vm));
     let inside = others.chain(changed).filter(|vm| vm.folder == Some(folder));
     inside.fold(FolderUse::default(), |used, vm| plus(used, need(vm, work_of(index, vm, task))))
 }

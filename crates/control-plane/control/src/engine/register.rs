@@ -62,9 +62,9 @@ impl Control {
         }
         let there: BTreeSet<VmId> = present.iter().map(|there| there.vm).collect();
         let index = self.inventory.read();
-        let missing = index.vms.iter().filter(|vm| {
-            vm.datastore == datastore.id && vm.lifecycle == Lifecycle::Present && !there.contains(&vm.id)
-        });
+        let missing = index
+            .vms_in(datastore.id)
+            .filter(|vm| vm.lifecycle == Lifecycle::Present && !there.contains(&vm.id));
         found.extend(missing.map(|vm| Found {
             directory: vm.directory().to_string(),
             vm: Some(vm.id),

@@ -23,7 +23,7 @@ use super::operate::Operated;
 use super::place::provider_name;
 use super::wishes::{Caller, idle, idle_vm, state};
 use super::{Control, RETRY_PAUSE};
-use crate::inventory::{Draft, Failure, Index, Row};
+use crate::inventory::{Draft, Facet, Failure, Index, Row};
 use crate::keys::{KeyProblem, MovedVm};
 use crate::problems;
 use crate::records::{AUTOMATIC, TaskRecord, VmRecord, Work};
@@ -195,7 +195,9 @@ impl Control {
 
     /// Whether other VMs may have layers of this one.
     fn shares_layers(&self, vm: &VmRecord) -> bool {
-        self.inventory.read().vms.iter().any(|other| other.shares_with(vm.id) || vm.shares_with(other.id))
+        let index = self.inventory.read();
+        !index.members(&Facet::LayersOf(vm.id)).is_empty()
+            || vm.shared().any(|shared| index.vm(shared).is_some())
     }
 
     /// The supervisor that did it may have been killed, or a volume may have been in use. The
@@ -253,7 +255,7 @@ impl Control {
     pub(super) fn retire_keys(&self, step: &Step, keys: &[ProviderKey], mut draft: Draft) -> Draft {
         let vm = &step.vm;
         for key in keys {
-            let shared = self.inventory.read().vms.iter().any(|vm| vm.hardware.keys().contains(key));
+            let shared = !self.inventory.read().members(&Facet::Key(key.clone())).is_empty();
             let message = if shared {
                 format!("{key} stays in use: another VM needs it")
             } else {

@@ -149,7 +149,7 @@ impl Control {
     }
 
     /// When a VM that was restarted too often may be restarted again.
-    fn restarts_again_at(&self, vm: &VmRecord) -> Option<u64> {
+    pub(super) fn restarts_again_at(&self, vm: &VmRecord) -> Option<u64> {
         let counted = self.counted(vm);
         let oldest = counted.iter().min().filter(|_| counted.len() >= RESTARTS_MAX);
         oldest.map(|oldest| oldest.saturating_add(RESTARTS_WINDOW_MS))

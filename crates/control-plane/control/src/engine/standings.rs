@@ -3,7 +3,7 @@
 //! Alarms are reviewed every few seconds, and a review of ten thousand VMs must not query ten
 //! thousand keys each time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use parking_lot::Mutex;
 use strongroom_api::key::{KeyStanding, KeyState};
@@ -18,44 +18,78 @@ const KEYS_AT_A_TIME: usize = 256;
 
 /// The providers' answers.
 #[derive(Debug, Default)]
-pub struct Standings(Mutex<HashMap<ProviderKey, Known>>);
+pub struct Standings(Mutex<Known>);
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 struct Known {
-    standing: KeyStanding,
-    asked_unix_ms: u64,
+    answers: HashMap<ProviderKey, KeyStanding>,
+    /// The keys to ask for now: new ones, and those whose provider was away.
+    unasked: HashSet<ProviderKey>,
+    /// The others, with the time of their answer in milliseconds since 1970. Answers are believed
+    /// for the same time, so they fall due in this order.
+    asked: VecDeque<(u64, ProviderKey)>,
+    last_look_unix_ms: u64,
 }
 
 impl Standings {
-    /// Returns the state of each of these keys, and forgets all others.
-    pub fn of(
+    /// Has keys asked for that were not yet.
+    pub fn want(&self, keys: impl IntoIterator<Item = ProviderKey>) {
+        let mut known = self.0.lock();
+        for key in keys {
+            if !known.answers.contains_key(&key) {
+                known.unasked.insert(key);
+            }
+        }
+    }
+
+    /// The last known state of a key.
+    pub fn of(&self, key: &ProviderKey) -> Option<KeyStanding> {
+        self.0.lock().answers.get(key).cloned()
+    }
+
+    /// Asks for the keys that are due, and forgets those that are not used any more. Returns those
+    /// whose state has changed. Blocks until providers answer.
+    pub fn refresh(
         &self,
         keys: &dyn VmKeys,
-        wanted: &[ProviderKey],
+        is_used: impl Fn(ProviderKey) -> bool,
         now_unix_ms: u64,
-    ) -> HashMap<ProviderKey, KeyStanding> {
-        let before = std::mem::take(&mut *self.0.lock());
-        let is_fresh = |known: &Known| {
-            // A failed query is repeated at once. After the clock was set back, no answer is valid.
-            let age_ms = now_unix_ms.checked_sub(known.asked_unix_ms);
-            known.standing.state != KeyState::Unavailable && age_ms.is_some_and(|age| age < BELIEVED_FOR_MS)
-        };
-        let mut now_known = HashMap::with_capacity(wanted.len());
-        let mut unasked = Vec::new();
-        for key in wanted {
-            match before.get(key).filter(|known| is_fresh(known)) {
-                Some(known) => drop(now_known.insert(key.clone(), known.clone())),
-                None => unasked.push(key.clone()),
+    ) -> Vec<ProviderKey> {
+        let due = self.take_due(is_used, now_unix_ms);
+        let mut changed = Vec::new();
+        for some in due.chunks(KEYS_AT_A_TIME) {
+            let told = keys.states(some);
+            let mut known = self.0.lock();
+            for (key, standing) in some.iter().zip(told) {
+                match standing.state {
+                    KeyState::Unavailable => drop(known.unasked.insert(key.clone())),
+                    _ => known.asked.push_back((now_unix_ms, key.clone())),
+                }
+                let before = known.answers.insert(key.clone(), standing.clone());
+                if before.is_none_or(|before| before != standing) {
+                    changed.push(key.clone());
+                }
             }
         }
-        for some in unasked.chunks(KEYS_AT_A_TIME) {
-            for (key, standing) in some.iter().zip(keys.states(some)) {
-                now_known.insert(key.clone(), Known { standing, asked_unix_ms: now_unix_ms });
-            }
+        changed
+    }
+
+    fn take_due(&self, is_used: impl Fn(ProviderKey) -> bool, now_unix_ms: u64) -> Vec<ProviderKey> {
+        let mut known = self.0.lock();
+        // After the clock was set back, no answer is valid.
+        let was_set_back = now_unix_ms < known.last_look_unix_ms;
+        known.last_look_unix_ms = now_unix_ms;
+        let mut due: Vec<ProviderKey> = known.unasked.drain().collect();
+        while let Some((asked, _)) = known.asked.front()
+            && (was_set_back || asked.saturating_add(BELIEVED_FOR_MS) <= now_unix_ms)
+        {
+            due.extend(known.asked.pop_front().map(|(_, key)| key));
         }
-        let told = now_known.iter().map(|(key, known)| (key.clone(), known.standing.clone())).collect();
-        *self.0.lock() = now_known;
-        told
+        let (used, gone) = due.into_iter().partition::<Vec<_>, _>(|key| is_used(key.clone()));
+        for key in gone {
+            known.answers.remove(&key);
+        }
+        used
     }
 }
 
@@ -137,20 +171,28 @@ mod tests {
     fn a_key_is_asked_for_once_a_minute_a_new_one_at_once_and_what_is_away_each_time() {
         let keys: Vec<_> = (0..1000).map(key).collect();
         let (standings, up) = (Standings::default(), Counted(AtomicUsize::new(0), KeyState::Active));
+        let asked = || up.0.load(Ordering::Relaxed);
+        let all = |_| true;
+        standings.want(keys.clone());
         for second in 0..60 {
-            assert_eq!(standings.of(&up, &keys, second * 1000).len(), 1000);
+            let changed = standings.refresh(&up, all, second * 1000);
+            assert_eq!(changed.len(), if second == 0 { 1000 } else { 0 });
         }
-        assert_eq!(up.0.load(Ordering::Relaxed), 1000);
-        standings.of(&up, &[keys.clone(), vec![key(1000)]].concat(), 59_999);
-        assert_eq!(up.0.load(Ordering::Relaxed), 1001);
-        standings.of(&up, &keys[..1], 60_000);
-        assert_eq!(up.0.load(Ordering::Relaxed), 1002);
-        standings.of(&up, &keys[..1], 1);
-        assert_eq!(up.0.load(Ordering::Relaxed), 1003, "the clock was set back");
+        assert_eq!(asked(), 1000);
+        standings.want([keys[0].clone(), key(1000)]);
+        assert_eq!(standings.refresh(&up, all, 59_999), [key(1000)]);
+        assert_eq!(asked(), 1001);
+        // From then on only one of them is used.
+        assert!(standings.refresh(&up, |used| used == keys[0], 60_000).is_empty());
+        assert_eq!(asked(), 1002);
+        assert!(standings.of(&keys[0]).is_some() && standings.of(&keys[1]).is_none());
+        standings.refresh(&up, all, 1);
+        assert_eq!(asked(), 1004, "the clock was set back");
         let away = Counted(AtomicUsize::new(0), KeyState::Unavailable);
         let standings = Standings::default();
+        standings.want(keys);
         for second in 0..5 {
-            standings.of(&away, &keys, second * 1000);
+            standings.refresh(&away, all, second * 1000);
         }
         assert_eq!(away.0.load(Ordering::Relaxed), 5000);
     }

@@ -1,7 +1,7 @@
 //! Disk counters of guests: sampled from hosts for metrics and alarms, and read directly when a
 //! client looks at a VM.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use strongroom_api::vm::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
@@ -11,7 +11,7 @@ use strongroom_statistics::{Counters, Operation, Snapshot, upper_bound_ns};
 use strongroom_types::VmId;
 use uuid::Uuid;
 
-use super::slow_disks::DiskWatch;
+use super::slow_disks::{DiskWatch, STALLED_MS};
 use super::{Control, HostSeat};
 use crate::host::HostError;
 use crate::problems;
@@ -33,6 +33,13 @@ pub(crate) struct Sample {
     pub snapshot: Snapshot,
     /// Its recent performance.
     pub watch: DiskWatch,
+}
+
+impl Sample {
+    /// Whether the disk may be worth an alarm.
+    fn is_troubled(&self) -> bool {
+        self.snapshot.stalled_ms >= STALLED_MS || self.watch.slow_ns().is_some()
+    }
 }
 
 impl Samples {
@@ -88,6 +95,9 @@ impl Control {
         // Readers see either all of the old samples or all of the new ones.
         let mut all = self.samples.0.lock();
         let mut before = all.remove(&seat.id).unwrap_or_default();
+        let is_troubled = |disks: &[Sample]| disks.iter().any(Sample::is_troubled);
+        let mut troubled: BTreeSet<VmId> =
+            before.iter().filter(|(_, disks)| is_troubled(disks)).map(|(vm, _)| *vm).collect();
         let mut samples = BTreeMap::new();
         for VmStatistics { vm, disks } in told {
             let Some(threshold_ns) = thresholds.get(&vm) else { continue };
@@ -101,7 +111,10 @@ impl Control {
             };
             samples.insert(vm, disks.into_iter().map(sample).collect::<Vec<_>>());
         }
+        troubled.extend(samples.iter().filter(|(_, disks)| is_troubled(disks)).map(|(vm, _)| *vm));
         all.insert(seat.id, samples);
+        drop(all);
+        self.unreviewed.mark(troubled);
     }
 
     /// The latency threshold of a VM's disks, `Some(None)` if its policy turns the alarm off;

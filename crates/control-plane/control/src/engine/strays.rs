@@ -12,25 +12,20 @@ use strongroom_types::VmId;
 use super::observe::Present;
 use super::settle::due;
 use super::{Control, HostSeat};
-use crate::inventory::Index;
+use crate::inventory::{Index, Row};
 use crate::records::VmRecord;
 
 /// A VM that runs on a host that is not its own.
-struct Stray<'a> {
+pub(super) struct Stray<'a> {
     seat: &'a HostSeat,
-    vm: VmId,
+    pub vm: VmId,
     name: String,
     generation: u64,
 }
 
 impl Control {
     /// Ends VMs that run with an earlier generation on hosts that are not theirs any more.
-    pub(super) fn end_strays(&self) {
-        let strays: Vec<Stray<'_>> = {
-            let index = self.inventory.read();
-            let seats = self.hosts.iter().filter(|seat| seat.seen().is_complete());
-            seats.flat_map(|seat| strays_on(&index, seat)).collect()
-        };
+    pub(super) fn end_strays(&self, strays: &[Stray<'_>]) {
         for stray in strays {
             if !due(stray.seat, stray.vm, self.now_unix_ms()) {
                 continue;
@@ -63,13 +58,15 @@ impl Control {
     }
 }
 
-fn strays_on<'a>(index: &Index, seat: &'a HostSeat) -> Vec<Stray<'a>> {
-    let seen = seat.seen();
-    let runs = seen.vms.iter().filter_map(|(vm, places)| {
-        let place = places.iter().find(|place| !place.power.is_off())?;
-        let known = index.vm(*vm).filter(|known| known.host != seat.id)?;
-        let (name, generation) = (place.name.clone(), place.generation);
-        (generation < known.generation).then_some(Stray { seat, vm: *vm, name, generation })
-    });
-    runs.collect()
+/// The VM, if it was given up on a host that says that it runs there.
+pub(super) fn stray<'a>(
+    known: Option<&Row<VmRecord>>,
+    seat: &'a HostSeat,
+    vm: VmId,
+    places: &[Present],
+) -> Option<Stray<'a>> {
+    let place = places.iter().find(|place| !place.power.is_off())?;
+    let known = known.filter(|known| known.host != seat.id)?;
+    let (name, generation) = (place.name.clone(), place.generation);
+    (generation < known.generation).then_some(Stray { seat, vm, name, generation })
 }

@@ -3,6 +3,8 @@
 //! A VM becomes a template when it has a snapshot of its content, on which its clones hang. It is
 //! not started and not changed until it is a template no more.
 
+use std::collections::BTreeSet;
+
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{PowerState, TemplateVm};
 use strongroom_api::{ErrorCode, Name, Problem};
@@ -128,8 +130,9 @@ pub(super) fn without_clones(index: &Index, vm: &VmRecord) -> Result<(), Problem
 /// Refuses to encrypt or decrypt a disk of a VM that shares layers: another VM has them under its
 /// own key, or in the clear.
 pub(super) fn without_shared_layers(index: &Index, vm: &VmRecord) -> Result<(), Problem> {
-    let shares = |other: &&Row<VmRecord>| other.shares_with(vm.id) || vm.shares_with(other.id);
-    let others: Vec<Name> = index.vms_by_name().filter(shares).map(|other| other.name.clone()).collect();
+    let origins = vm.shared().filter_map(|shared| index.vm(shared));
+    let others: BTreeSet<&Name> = index.clones_of(vm.id).chain(origins).map(|other| &other.name).collect();
+    let others: Vec<Name> = others.into_iter().cloned().collect();
     if others.is_empty() {
         return Ok(());
     }

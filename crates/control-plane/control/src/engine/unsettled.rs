@@ -11,19 +11,19 @@ use super::Control;
 use super::due::DueQueue;
 use crate::inventory::ChangedObjects;
 
-/// The VMs to look at.
+/// VMs to look at.
 #[derive(Default)]
-pub(super) struct Unsettled(Mutex<Marks>);
+pub(super) struct Marks(Mutex<Marked>);
 
 #[derive(Default)]
-struct Marks {
+struct Marked {
     now: BTreeSet<VmId>,
     /// With the time of the next look, in milliseconds since 1970.
     later: DueQueue<u64, VmId>,
     last_look_unix_ms: u64,
 }
 
-impl Unsettled {
+impl Marks {
     /// Has VMs looked at.
     pub fn mark(&self, vms: impl IntoIterator<Item = VmId>) {
         self.0.lock().now.extend(vms);
@@ -36,7 +36,7 @@ impl Unsettled {
 
     /// Takes the VMs that are to be looked at now. If the clock was set back, that is all of them:
     /// their times may be far off.
-    fn take(&self, now_unix_ms: u64) -> BTreeSet<VmId> {
+    pub fn take(&self, now_unix_ms: u64) -> BTreeSet<VmId> {
         let mut marks = self.0.lock();
         let was_set_back = now_unix_ms < marks.last_look_unix_ms;
         marks.last_look_unix_ms = now_unix_ms;
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_vm_is_looked_at_once_for_each_reason_and_not_before_its_time() {
         let (unsettled, [first, second]) =
-            (Unsettled::default(), [1, 2].map(|byte| VmId::from_bytes([byte; 16])));
+            (Marks::default(), [1, 2].map(|byte| VmId::from_bytes([byte; 16])));
         unsettled.mark([first, first]);
         unsettled.mark_at(second, 1000);
         unsettled.mark_at(second, 3000);
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_back_delays_no_look() {
-        let (unsettled, vm) = (Unsettled::default(), VmId::from_bytes([1; 16]));
+        let (unsettled, vm) = (Marks::default(), VmId::from_bytes([1; 16]));
         assert!(unsettled.take(5_000_000).is_empty());
         unsettled.mark_at(vm, 5_002_000);
         assert_eq!(unsettled.take(1000), BTreeSet::from([vm]));

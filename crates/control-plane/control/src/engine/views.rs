@@ -1,9 +1,10 @@
 //! The inventory as callers see it.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use strongroom_api::datastore::{Datastore, DatastoreHost, DatastoreState};
-use strongroom_api::host::{Host, HostFenced, HostPrograms, HostState};
+use strongroom_api::host::{Host, HostFenced, HostPrograms, HostState, ProcessorLack};
 use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
@@ -16,12 +17,13 @@ use strongroom_host::protocol;
 use strongroom_types::ProviderKey;
 use uuid::Uuid;
 
-use super::access::{Rights, sees_task};
+use super::access::{Reach, Rights, sees_task};
 use super::alarms::{datastore_object, host_object};
+use super::boards::Baseline;
 use super::compliance::{deviating, deviations, schedule_of};
 use super::placement::placed_bytes;
 use super::{Control, HostSeat, cursor};
-use crate::inventory::{Index, Row, by_name_or_id};
+use crate::inventory::{Facet, Index, Member, Members, NAME_PART_BYTES, Row, by_name_or_id, name_parts};
 use crate::problems;
 use crate::records::{DatastoreRecord, Mount, Place, PolicyRecord, Principal, TaskRecord, VmRecord};
 
@@ -42,25 +44,43 @@ impl Control {
         let index = self.inventory.read();
         let filter = self.filter(&index, rights, query)?;
         let is_up = |vm: &VmRecord| up.contains(&vm.host);
-        let passes = |vm: &&Row<VmRecord>| {
-            !vm.holds_volume
-                && rights.sees_vm(vm)
+        let reach = rights.reach();
+        let found = filter.candidates(&index, &reach, query.power);
+        let passes = |vm: &Row<VmRecord>| {
+            rights.sees_vm(vm)
                 && filter.passes(vm)
                 && query.power.is_none_or(|power| self.power_in(&index, vm, is_up(vm)) == power)
         };
-        let matching: Vec<&Row<VmRecord>> = match query.sort {
-            VmSort::Name => index.vms_by_name().filter(passes).collect(),
-            VmSort::NameDescending => index.vms_by_name().rev().filter(passes).collect(),
+        let mut walk: Box<dyn Iterator<Item = &Member>> = match (query.sort, found.are_all) {
+            (VmSort::Name, true) => Box::new(found.members.vms_after(cursor)),
+            (VmSort::NameDescending, true) => Box::new(found.members.vms_before(cursor)),
+            (VmSort::Name, false) => Box::new(found.members.vms_after(None)),
+            (VmSort::NameDescending, false) => Box::new(found.members.vms_before(None)),
         };
-        let start = cursor.map_or(0, |after| match query.sort {
-            VmSort::Name => matching.partition_point(|vm| vm.name.as_str() <= after),
-            VmSort::NameDescending => matching.partition_point(|vm| vm.name.as_str() >= after),
-        });
-        let page = &matching[start..matching.len().min(start + limit)];
-        let more = start + page.len() < matching.len();
+        let is_behind = |vm: &VmRecord| {
+            cursor.is_none_or(|after| match query.sort {
+                VmSort::Name => vm.name.as_str() > after,
+                VmSort::NameDescending => vm.name.as_str() < after,
+            })
+        };
+        let (mut page, mut total, mut more) = (Vec::with_capacity(limit), 0, false);
+        if found.are_all {
+            total = found.members.vms.len() as u64;
+            page.extend(walk.by_ref().take(limit).filter_map(|member| index.member(member)));
+            more = walk.next().is_some();
+        } else {
+            for vm in walk.filter_map(|member| index.member(member)).filter(|vm| passes(vm)) {
+                total += 1;
+                match page.len() < limit {
+                    _ if !is_behind(vm) => {}
+                    true => page.push(vm),
+                    false => more = true,
+                }
+            }
+        }
         Ok(Page {
             items: page.iter().map(|vm| self.summary(&index, vm, is_up(vm))).collect(),
-            total: matching.len() as u64,
+            total,
             next: page.last().filter(|_| more).map(|vm| cursor::after(list, vm.name.as_str())),
         })
     }
@@ -258,12 +278,8 @@ impl Control {
             DatastoreState::Unknown => 0,
         });
         let told = best.and_then(|seen| seen.told);
-        let mut vms = 0;
-        let mut provisioned_bytes = 0;
-        for vm in index.vms_in(datastore.id) {
-            vms += u64::from(!vm.holds_volume);
-            provisioned_bytes += vm.hardware.disk_bytes();
-        }
+        let here = Facet::Datastore(datastore.id);
+        let provisioned_bytes = u64::try_from(index.sums(&here).disk_bytes).unwrap_or(u64::MAX);
         Datastore {
             id: datastore.id,
             name: datastore.name.clone(),
@@ -275,14 +291,15 @@ impl Control {
             total_bytes: told.map_or(0, |told| told.total_bytes),
             free_bytes: told.map_or(0, |told| told.free_bytes),
             provisioned_bytes,
-            vms,
+            vms: index.members(&here).vms.len() as u64,
         }
     }
 
     /// All hosts.
     pub fn list_hosts(&self) -> Vec<Host> {
         let index = self.inventory.read();
-        self.hosts.iter().map(|seat| self.host_view(&index, seat)).collect()
+        let baseline = Baseline::of(&index, self.hosts.iter());
+        self.hosts.iter().map(|seat| self.host_view(&index, &baseline, seat)).collect()
     }
 
     /// One host.
@@ -291,7 +308,8 @@ impl Control {
     /// [`Problem`] if it does not exist.
     pub fn show_host(&self, named: &str) -> Result<Host, Problem> {
         let seat = self.find_seat(Some(named))?;
-        Ok(self.host_view(&self.inventory.read(), seat))
+        let index = self.inventory.read();
+        Ok(self.host_view(&index, &Baseline::of(&index, self.hosts.iter()), seat))
     }
 
     /// All policies.
@@ -354,13 +372,15 @@ impl Control {
     }
 
     /// A host for callers.
-    pub(super) fn host_view(&self, index: &Index, seat: &HostSeat) -> Host {
+    pub(super) fn host_view(&self, index: &Index, baseline: &Baseline, seat: &HostSeat) -> Host {
         let record = index.hosts.get(&seat.id.to_string());
         let maintenance = record.is_some_and(|host| host.maintenance);
         let fenced = record.and_then(|host| host.fenced.as_ref());
         let fenced =
             fenced.map(|fenced| HostFenced { at_unix_ms: fenced.at_unix_ms, complete: fenced.complete });
-        host_view(seat, HostFacts { maintenance, fenced, memory_placed_bytes: placed_bytes(index, seat.id) })
+        let processor_lacks = baseline.lacking(seat);
+        let memory_placed_bytes = placed_bytes(index, seat.id);
+        host_view(seat, HostFacts { maintenance, fenced, memory_placed_bytes, processor_lacks })
     }
 
     fn shown(&self, task: &TaskRecord) -> Task {
@@ -428,6 +448,56 @@ impl Filter<'_> {
     }
 }
 
+impl Filter<'_> {
+    /// The VMs to look at: few more than pass, and those that the caller reaches.
+    fn candidates<'index>(
+        &self,
+        index: &'index Index,
+        reach: &Reach,
+        power: Option<PowerState>,
+    ) -> Candidates<'index> {
+        let mut facets: Vec<Facet> = Vec::new();
+        facets.extend(self.datastore.map(Facet::Datastore));
+        facets.extend(self.host.map(Facet::Host));
+        facets.extend(self.policy.map(Facet::Policy));
+        facets.extend(self.encrypted.map(Facet::Encrypted));
+        // Each VM with these conditions has one of the facets, and not the other way round: what a
+        // host that is away said last does not count.
+        let mut are_all = self.tags.is_empty() && power.is_none();
+        facets.extend(power.filter(|power| *power != PowerState::Unknown).map(Facet::Power));
+        facets.extend(self.tags.iter().map(|tag| Facet::Tag(tag.key().to_owned())));
+        if let Some(part) = self.name.filter(|part| !part.is_empty()) {
+            are_all &= part.len() == NAME_PART_BYTES;
+            facets.extend(name_parts(part).into_iter().map(Facet::NamePart));
+        }
+        let mut of_places: Option<Members> = None;
+        match reach.places.as_deref() {
+            None => {}
+            Some([Place::Folder(folder)]) => facets.push(Facet::Folder(*folder)),
+            Some(places) => {
+                are_all = false;
+                of_places = Some(index.vms_at(places));
+            }
+        }
+        are_all &= reach.is_exact && facets.len() <= 1;
+        let sets = facets.iter().map(|facet| index.members(facet));
+        let narrowest = sets.min_by_key(|members| members.vms.len());
+        let narrowest = narrowest.unwrap_or_else(|| index.members(&Facet::Any));
+        let members = match of_places {
+            Some(reached) if reached.vms.len() < narrowest.vms.len() => Cow::Owned(reached),
+            _ => Cow::Borrowed(narrowest),
+        };
+        Candidates { members, are_all }
+    }
+}
+
+/// The VMs that a list looks at.
+struct Candidates<'index> {
+    members: Cow<'index, Members>,
+    /// Whether each of them passes, so that only those of the page have to be read.
+    are_all: bool,
+}
+
 fn wanted_tags(text: &str) -> Result<Vec<Tag>, Problem> {
     let tag = |text: &str| text.parse().map_err(|error: TagError| problems::invalid(format!("tag: {error}")));
     text.split(',').map(tag).collect()
@@ -484,6 +554,7 @@ struct HostFacts {
     maintenance: bool,
     fenced: Option<HostFenced>,
     memory_placed_bytes: u64,
+    processor_lacks: Vec<ProcessorLack>,
 }
 
 fn host_view(seat: &HostSeat, facts: HostFacts) -> Host {
@@ -504,6 +575,7 @@ fn host_view(seat: &HostSeat, facts: HostFacts) -> Host {
         cpus: state.map_or(0, |state| state.cpus),
         cpu_model: state.and_then(|state| state.cpu_model.clone()),
         capabilities: state.and_then(|state| state.capabilities.clone()),
+        processor_lacks: facts.processor_lacks,
         memory_bytes: state.map_or(0, |state| state.memory_bytes),
         memory_placed_bytes: facts.memory_placed_bytes,
         memory_free_bytes: state.map_or(0, |state| state.memory_available_bytes),
@@ -546,7 +618,7 @@ pub(super) fn policy_view(index: &Index, policy: &PolicyRecord) -> Policy {
         name: policy.name.clone(),
         description: policy.description.clone(),
         rules: policy.rules.clone(),
-        vms: index.vms.iter().filter(|vm| vm.policy == Some(policy.id)).count() as u64,
+        vms: index.members(&Facet::Policy(policy.id)).len() as u64,
         deviating: deviating(index, policy),
     }
 }

@@ -27,7 +27,7 @@ use super::templates::seen_clones;
 use super::views::limit;
 use super::volume_changes::{Found, find};
 use super::{Control, HostSeat, cursor};
-use crate::inventory::{ChangedObjects, Index, Row, by_name_or_id};
+use crate::inventory::{ChangedObjects, Facet, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{DiskRecord, Place, VmRecord};
 
@@ -99,8 +99,23 @@ impl Control {
                 && vm.is_none_or(|vm| row.id == vm)
                 && datastore.is_none_or(|datastore| row.datastore == datastore)
         };
+        // Where the caller sees all volumes, they are counted, and only the page is read.
+        let counted = match (vm, datastore) {
+            _ if !rights.sees_site() => None,
+            (None, None) => Some(index.sums(&Facet::Any).volumes),
+            (None, Some(datastore)) => Some(index.sums(&Facet::Datastore(datastore)).volumes),
+            (Some(_), _) => None,
+        };
+        let from = after.filter(|_| counted.is_some()).map_or("", |(vm, _)| vm);
+        let walk: Box<dyn Iterator<Item = &Row<VmRecord>>> = match vm {
+            Some(vm) => Box::new(index.vm(vm).into_iter()),
+            None => Box::new(index.vms_by_name(from)),
+        };
         let (mut total, mut more, mut page) = (0, false, Vec::new());
-        for vm in index.vms_by_name().filter(passes) {
+        for vm in walk.filter(passes) {
+            if more && counted.is_some() {
+                break;
+            }
             let mut disks: Vec<_> = volumes_of(vm).collect();
             disks.sort_unstable_by(|(one, _), (other, _)| one.name.as_str().cmp(other.name.as_str()));
             total += disks.len() as u64;
@@ -115,6 +130,7 @@ impl Control {
         let next = page.last().filter(|_| more);
         let next = next.map(|(vm, disk, _)| cursor::after(LIST, &format!("{}/{}", vm.name, disk.name)));
         let sampled = self.spaces.0.lock();
+        let total = counted.map_or(total, |counted| counted as u64);
         let items = page.into_iter().map(|(vm, disk, volume)| {
             let space = sampled.known.get(&volume).cloned();
             view(&index, vm, disk, volume, space)

@@ -1,5 +1,5 @@
 //! Who hears of changes of the index: waiting requests, those that wait for one task, and what
-//! settles VMs and reads volumes.
+//! settles VMs, reviews their alarms and reads volumes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,12 @@ use strongroom_types::{VmId, VolumeId};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::records::{HostRecord, ObservedRecord, PolicyRecord, Record, TaskRecord, VmRecord, VolumeRecord};
+use super::catalog::Facet;
+use super::index::Index;
+use crate::records::{
+    DatastoreRecord, HostRecord, ObservedRecord, PolicyRecord, Record, ScheduleRecord, TaskRecord, VmRecord,
+    VolumeRecord,
+};
 
 /// Objects that have changed.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +41,7 @@ impl<Id: Ord> ChangedObjects<Id> {
 pub(super) struct Changed {
     revision: watch::Sender<u64>,
     vms: Mutex<ChangedObjects<VmId>>,
+    unreviewed: Mutex<ChangedObjects<VmId>>,
     volumes: Mutex<ChangedObjects<VolumeId>>,
     tasks: Mutex<HashMap<Uuid, watch::Sender<()>>>,
 }
@@ -46,6 +52,7 @@ impl Changed {
         Self {
             revision: watch::Sender::new(revision),
             vms: Mutex::new(ChangedObjects::All),
+            unreviewed: Mutex::new(ChangedObjects::All),
             volumes: Mutex::new(ChangedObjects::All),
             tasks: Mutex::default(),
         }
@@ -66,6 +73,11 @@ impl Changed {
         self.vms.lock().take()
     }
 
+    /// Takes the VMs whose alarms may differ since the last call.
+    pub fn take_unreviewed(&self) -> ChangedObjects<VmId> {
+        self.unreviewed.lock().take()
+    }
+
     /// Takes the volumes whose record has changed since the last call.
     pub fn take_volumes(&self) -> ChangedObjects<VolumeId> {
         self.volumes.lock().take()
@@ -73,17 +85,28 @@ impl Changed {
 
     /// The index has the present value of this key. It is called while the index is locked, so that
     /// a caller that hears of it finds the value.
-    pub fn note(&self, key: &[u8]) {
+    pub fn note(&self, key: &[u8], index: &Index) {
         let Ok(key) = std::str::from_utf8(key) else { return };
         let of_vm = key.strip_prefix(VmRecord::PREFIX).or_else(|| key.strip_prefix(ObservedRecord::PREFIX));
         if let Some(vm) = of_vm.and_then(|id| id.parse().ok()) {
             self.vms.lock().add(vm);
+            self.unreviewed.lock().add(vm);
         } else if let Some(volume) = key.strip_prefix(VolumeRecord::PREFIX).and_then(|id| id.parse().ok()) {
             self.volumes.lock().add(volume);
-        } else if key.starts_with(PolicyRecord::PREFIX) || key.starts_with(HostRecord::PREFIX) {
-            // Rare, and of all VMs that have the policy or are on the host.
-            *self.vms.lock() = ChangedObjects::All;
+        } else if let Some(vm) = key.strip_prefix(ScheduleRecord::PREFIX).and_then(|id| id.parse().ok()) {
+            self.unreviewed.lock().add(vm);
+        } else if let Some(policy) = key.strip_prefix(PolicyRecord::PREFIX).and_then(|id| id.parse().ok()) {
+            self.note_all_with(&Facet::Policy(policy), index);
+        } else if let Some(host) = key.strip_prefix(HostRecord::PREFIX).and_then(|id| id.parse().ok()) {
+            self.note_all_with(&Facet::Host(host), index);
+        } else if let Some(datastore) =
+            key.strip_prefix(DatastoreRecord::PREFIX).and_then(|id| id.parse().ok())
+        {
+            self.note_all_with(&Facet::Datastore(datastore), index);
         } else if let Some(task) = key.strip_prefix(TaskRecord::PREFIX).and_then(|id| id.parse().ok()) {
+            if let Some(vm) = index.task(task).and_then(|known| known.vm) {
+                self.unreviewed.lock().add(vm);
+            }
             let mut tasks = self.tasks.lock();
             if let Some(waiting) = tasks.get(&task) {
                 waiting.send_replace(());
@@ -94,9 +117,20 @@ impl Changed {
         }
     }
 
+    /// Notes the VMs that have a policy or are on a host. One that is given it later, or leaves it,
+    /// has a change of its own.
+    fn note_all_with(&self, facet: &Facet, index: &Index) {
+        let (mut vms, mut unreviewed) = (self.vms.lock(), self.unreviewed.lock());
+        for vm in index.members(facet).iter().filter_map(|member| member.id().parse().ok()) {
+            vms.add(vm);
+            unreviewed.add(vm);
+        }
+    }
+
     /// The index was read whole.
     pub fn note_all(&self) {
         *self.vms.lock() = ChangedObjects::All;
+        *self.unreviewed.lock() = ChangedObjects::All;
         *self.volumes.lock() = ChangedObjects::All;
         self.tasks.lock().retain(|_, waiting| {
             waiting.send_replace(());

@@ -1,8 +1,7 @@
 //! The inventory in memory, which answers lists, searches and look-ups by name.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use strongroom_api::Name;
@@ -11,14 +10,16 @@ use strongroom_api::event::Event;
 use strongroom_host::protocol::OperationId;
 use strongroom_store::{Entries, Entry as StoreEntry, KeyRange, Snapshot};
 use strongroom_types::{DatastoreId, SnapshotId, VmId, VolumeId};
+use strongroom_vm::ProcessorModel;
 use uuid::Uuid;
 
+use super::catalog::{Catalog, Facet, Member, Members, Sums};
 use super::table::{Row, Table};
 use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
     AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord,
     DeliveryRecord, EmergencyRecord, Entrance, FolderRecord, GrantRecord, GroupGrantRecord, GroupRecord,
-    HostRecord, IdentityProviderRecord, Named, NetworkRecord, ObservedRecord, OutsideSessionRecord,
+    HostRecord, IdentityProviderRecord, Named, NetworkRecord, ObservedRecord, OutsideSessionRecord, Place,
     PlacementGroupRecord, PolicyRecord, RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord,
     TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
 };
@@ -83,12 +84,7 @@ pub struct Index {
     events: Table<Event>,
     /// VMs by their names, with the rows of `vms`: lists walk over them.
     vm_names: BTreeMap<String, Row<VmRecord>>,
-    /// The ids of the VMs of each host and in each datastore: what is done for each host must not
-    /// walk over the VMs of all.
-    vms_of_host: HashMap<Uuid, BTreeSet<String>>,
-    vms_of_datastore: HashMap<DatastoreId, BTreeSet<String>>,
-    /// The ids of the VMs that have layers of a VM.
-    clones: HashMap<VmId, BTreeSet<String>>,
+    catalog: Catalog,
     open_tasks: BTreeSet<String>,
     /// The tasks of the operations that hosts carry out.
     operations: HashMap<OperationId, Uuid>,
@@ -127,20 +123,16 @@ impl Index {
                     if self.vm_names.get(before.name()).is_some_and(|named| named.id == before.id) {
                         self.vm_names.remove(before.name());
                     }
-                    take_out(&mut self.vms_of_host, before.host, id);
-                    take_out(&mut self.vms_of_datastore, before.datastore, id);
-                    before.shared().for_each(|shared| take_out(&mut self.clones, shared, id));
                 }
                 if let Some(now) = self.vms.get(id) {
                     self.vm_names.insert(now.name().to_owned(), now.clone());
-                    self.vms_of_host.entry(now.host).or_default().insert(id.to_owned());
-                    self.vms_of_datastore.entry(now.datastore).or_default().insert(id.to_owned());
-                    for shared in now.shared() {
-                        self.clones.entry(shared).or_default().insert(id.to_owned());
-                    }
                 }
+                self.count(id);
             }
-            "observed" => drop(change(&mut self.observed, key, id, entry)?),
+            "observed" => {
+                drop(change(&mut self.observed, key, id, entry)?);
+                self.count(id);
+            }
             "schedule" => drop(change(&mut self.schedules, key, id, entry)?),
             "group" => drop(change(&mut self.groups, key, id, entry)?),
             "volume" => drop(change(&mut self.volumes, key, id, entry)?),
@@ -254,24 +246,69 @@ impl Index {
 
     /// The VMs of a host.
     pub fn vms_on(&self, host: Uuid) -> impl Iterator<Item = &Row<VmRecord>> {
-        self.vms_of(self.vms_of_host.get(&host))
+        self.vms_with(&Facet::Host(host))
     }
 
     /// The VMs in a datastore.
     pub fn vms_in(&self, datastore: DatastoreId) -> impl Iterator<Item = &Row<VmRecord>> {
-        self.vms_of(self.vms_of_datastore.get(&datastore))
+        self.vms_with(&Facet::Datastore(datastore))
     }
 
     /// The VMs that [share](VmRecord::shares_with) layers of a VM.
     pub fn clones_of(&self, vm: VmId) -> impl Iterator<Item = &Row<VmRecord>> {
-        self.vms_of(self.clones.get(&vm))
+        self.vms_with(&Facet::LayersOf(vm))
     }
 
-    fn vms_of<'index>(
-        &'index self,
-        ids: Option<&'index BTreeSet<String>>,
-    ) -> impl Iterator<Item = &'index Row<VmRecord>> {
-        ids.into_iter().flatten().filter_map(|id| self.vms.get(id))
+    /// The VMs and holders of volumes that have a facet.
+    pub fn vms_with(&self, facet: &Facet) -> impl Iterator<Item = &Row<VmRecord>> + use<'_> {
+        self.members(facet).iter().filter_map(|member| self.member(member))
+    }
+
+    /// The places of VMs and holders of volumes that have a facet, without their records.
+    pub fn members(&self, facet: &Facet) -> &Members {
+        self.catalog.members(facet)
+    }
+
+    /// The VMs and holders of volumes at places that have VMs.
+    pub fn vms_at(&self, places: &[Place]) -> Members {
+        let mut all = Members::default();
+        for place in places {
+            match place {
+                Place::Folder(folder) => all.add(self.members(&Facet::Folder(*folder))),
+                Place::Vm(vm) => all.add(&self.catalog.alone(&vm.to_string())),
+                // The whole site is no place among others, and these have no VMs.
+                Place::Site | Place::Datastore(_) | Place::Network(_) => {}
+            }
+        }
+        all
+    }
+
+    /// The record of a member of a set.
+    pub fn member(&self, member: &Member) -> Option<&Row<VmRecord>> {
+        self.vms.get(member.id())
+    }
+
+    /// The processors that VMs have, besides that of their host.
+    pub fn processors(&self) -> impl Iterator<Item = (&ProcessorModel, &Members)> {
+        self.catalog.processors()
+    }
+
+    /// Sums over all VMs ([`Facet::Any`]), those of a host, or in a datastore.
+    pub fn sums(&self, facet: &Facet) -> Sums {
+        self.catalog.sums(facet)
+    }
+
+    /// The number of records of VMs and volumes, and of states of VMs, that were read.
+    pub fn rows_read(&self) -> u64 {
+        self.vms.rows_read()
+            + self.observed.rows_read()
+            + self.volumes.rows_read()
+            + self.schedules.rows_read()
+    }
+
+    fn count(&mut self, id: &str) {
+        let power = self.observed.get(id).map(|seen| seen.power);
+        self.catalog.count(id, self.vms.get(id).map(|vm| &*vm.record), power);
     }
 
     /// The datastore of a VM.
@@ -289,9 +326,11 @@ impl Index {
         self.datastore_of(vm).map_or_else(|| vm.datastore.to_string(), |found| found.name.to_string())
     }
 
-    /// VMs in the order of their names.
-    pub fn vms_by_name(&self) -> impl DoubleEndedIterator<Item = &Row<VmRecord>> {
-        self.vm_names.values()
+    /// VMs and holders of volumes in the order of their names, from a name on.
+    pub fn vms_by_name(&self, from: &str) -> impl Iterator<Item = &Row<VmRecord>> {
+        self.vms.reading(
+            self.vm_names.range::<str, _>((Bound::Included(from), Bound::Unbounded)).map(|(_, row)| row),
+        )
     }
 
     /// The last report about a VM.
@@ -378,16 +417,6 @@ pub fn by_name_or_id<'table, R: Named>(table: &'table Table<R>, named: &str) -> 
     table.iter().find(|row| row.name() == named).or_else(|| by_id(table, named))
 }
 
-/// Takes an id out of the set of a key, and the set with its last one.
-fn take_out<Key: Eq + Hash>(sets: &mut HashMap<Key, BTreeSet<String>>, key: Key, id: &str) {
-    if let Entry::Occupied(mut set) = sets.entry(key) {
-        set.get_mut().remove(id);
-        if set.get().is_empty() {
-            set.remove();
-        }
-    }
-}
-
 /// Merges the present value of a record. Returns the old one.
 fn change<R: Record>(
     table: &mut Table<R>,
@@ -442,6 +471,6 @@ mod tests {
         assert_eq!(index.find_vm("a").unwrap().id, second);
         assert_eq!(index.find_vm("c").unwrap().id, first);
         assert!(index.find_vm("b").is_none());
-        assert_eq!(index.vms_by_name().count(), 2);
+        assert_eq!(index.vms_by_name("").count(), 2);
     }
 }

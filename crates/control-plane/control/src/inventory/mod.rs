@@ -11,6 +11,7 @@
 //! loses a race is skipped. Those of the access log have no gaps ([`access_log`]).
 
 mod access_log;
+mod catalog;
 mod changed;
 mod draft;
 mod feed;
@@ -36,6 +37,7 @@ use crate::backup::{AccessLogPart, Export};
 use crate::records::{AUTOMATIC, FORMAT, META_KEY, Meta};
 
 pub use access_log::{AccessLog, Wanted, most_bytes};
+pub use catalog::{Facet, Member, Members, NAME_PART_BYTES, name_parts};
 pub use changed::ChangedObjects;
 pub use draft::Draft;
 pub use index::{Index, by_id, by_name_or_id};
@@ -176,6 +178,12 @@ impl Inventory {
         self.changed.take_vms()
     }
 
+    /// Takes the VMs whose alarms may differ since the last call: their record, observed state,
+    /// schedule, policy, host or task has changed. The first call returns all of them.
+    pub fn take_unreviewed_vms(&self) -> ChangedObjects<VmId> {
+        self.changed.take_unreviewed()
+    }
+
     /// Takes the volumes whose record has changed since the last call. The first call returns all
     /// of them.
     pub fn take_changed_volumes(&self) -> ChangedObjects<VolumeId> {
@@ -259,7 +267,7 @@ impl Inventory {
                     let mut index = self.index.write();
                     for (key, entry) in entries {
                         index.apply(&key, entry.as_ref())?;
-                        self.changed.note(&key);
+                        self.changed.note(&key, &index);
                     }
                     newest
                 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use strongroom_store::Revision;
 
@@ -33,18 +34,63 @@ impl<R> std::ops::Deref for Row<R> {
 /// All records of one kind, in the order of their keys.
 pub struct Table<R> {
     rows: BTreeMap<String, Row<R>>,
+    /// How many rows were handed out, so that a reader that walks over all of them is found.
+    read: AtomicU64,
 }
 
 impl<R> Default for Table<R> {
     fn default() -> Self {
-        Self { rows: BTreeMap::new() }
+        Self { rows: BTreeMap::new(), read: AtomicU64::new(0) }
+    }
+}
+
+/// Rows of a table, in order. Each that is taken counts as read.
+pub(super) struct Reading<'table, Rows> {
+    rows: Rows,
+    taken: u64,
+    read: &'table AtomicU64,
+}
+
+impl<Rows: Iterator> Iterator for Reading<'_, Rows> {
+    type Item = Rows::Item;
+
+    fn next(&mut self) -> Option<Rows::Item> {
+        let row = self.rows.next()?;
+        self.taken += 1;
+        Some(row)
+    }
+}
+
+impl<Rows: DoubleEndedIterator> DoubleEndedIterator for Reading<'_, Rows> {
+    fn next_back(&mut self) -> Option<Rows::Item> {
+        let row = self.rows.next_back()?;
+        self.taken += 1;
+        Some(row)
+    }
+}
+
+impl<Rows> Drop for Reading<'_, Rows> {
+    fn drop(&mut self) {
+        self.read.fetch_add(self.taken, Ordering::Relaxed);
     }
 }
 
 impl<R: Record> Table<R> {
     /// The record with this id.
     pub fn get(&self, id: &str) -> Option<&Row<R>> {
-        self.rows.get(id)
+        let row = self.rows.get(id)?;
+        self.read.fetch_add(1, Ordering::Relaxed);
+        Some(row)
+    }
+
+    /// The number of rows that were read since the table was made.
+    pub fn rows_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Counts the rows that are taken from these.
+    pub(super) fn reading<Rows>(&self, rows: Rows) -> Reading<'_, Rows> {
+        Reading { rows, taken: 0, read: &self.read }
     }
 
     /// Whether it has a record with this id.
@@ -54,7 +100,7 @@ impl<R: Record> Table<R> {
 
     /// All records.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Row<R>> {
-        self.rows.values()
+        self.reading(self.rows.values())
     }
 
     /// The records after an id.
@@ -63,7 +109,7 @@ impl<R: Record> Table<R> {
         id: &str,
     ) -> impl DoubleEndedIterator<Item = &'table Row<R>> + use<'table, R> {
         use std::ops::Bound::{Excluded, Unbounded};
-        self.rows.range::<str, _>((Excluded(id), Unbounded)).map(|(_, row)| row)
+        self.reading(self.rows.range::<str, _>((Excluded(id), Unbounded)).map(|(_, row)| row))
     }
 
     /// The last record.

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strongroom_api::datastore::Datastore;
 use strongroom_api::host::{Host, HostState};
+use strongroom_api::vm::PowerState;
 use strongroom_statistics::{ErrorKind, Operation, Snapshot};
 
 use super::Api;
 use crate::engine::Sample;
+use crate::inventory::Facet;
 
 /// The most disks with series, which bounds a scrape: a disk has about eighty. The others are only
 /// counted.
@@ -50,10 +52,6 @@ pub(super) fn text(api: &Api) -> String {
     let label = |label: &str, name: &str| format!("{{{label}=\"{name}\"}}");
     let one = |value: f64| vec![(String::new(), value)];
     let index = control.inventory.read();
-    let mut powers = BTreeMap::new();
-    for seen in index.observed.iter() {
-        *powers.entry(seen.power.as_str().to_owned()).or_insert(0) += 1;
-    }
     let mut alarms: BTreeMap<_, u64> = BTreeMap::new();
     for alarm in index.alarms.iter() {
         *alarms.entry((alarm.kind.as_str(), alarm.severity.as_str())).or_default() += 1;
@@ -61,16 +59,16 @@ pub(super) fn text(api: &Api) -> String {
     let alarms = alarms.into_iter().map(|((kind, severity), count)| {
         (format!("{{kind=\"{kind}\",severity=\"{severity}\"}}"), count as f64)
     });
-    family(
-        "vms",
-        "gauge",
-        "VMs of the inventory.",
-        &one(index.vms.iter().filter(|vm| !vm.holds_volume).count() as f64),
-    );
+    family("vms", "gauge", "VMs of the inventory.", &one(index.members(&Facet::Any).vms.len() as f64));
+    let powers = PowerState::ALL
+        .map(|power| (power.as_str().to_owned(), index.members(&Facet::Power(power)).len() as u64));
+    let powers = powers.into_iter().filter(|(_, vms)| *vms > 0).collect();
     family("vms_observed", "gauge", "VMs by what their hosts said last.", &by("power", powers));
     family("volumes", "gauge", "Volumes of the inventory.", &one(index.volumes.len() as f64));
     family("alarms", "gauge", "Alarms that are raised.", &alarms.collect::<Vec<_>>());
     family("tasks_open", "gauge", "Tasks that are not over.", &one(index.open_tasks_count() as f64));
+    let read = index.rows_read() as f64;
+    family("inventory_rows_read_total", "counter", "Records of VMs and volumes that were read.", &one(read));
     let last = index.events().last().map_or(0, |event| event.id);
     family("events_total", "counter", "Number of the last event.", &one(last as f64));
     drop(index);

@@ -366,6 +366,24 @@ fn backups_are_made_as_often_as_wanted_and_missing_ones_raise_an_alarm() {
 }
 
 #[test]
+fn a_directory_that_is_away_raises_an_alarm_at_once() {
+    let (_site, control) = with_vms(&[]);
+    let shelf = Arc::new(Shelf::default());
+    control.back_up_with(Arc::clone(&shelf) as _);
+    let look = || {
+        control.make_due_backup();
+        control.review().unwrap();
+        alarms(&control, AlarmKind::InventoryUnbacked)
+    };
+    assert_eq!(look(), [""; 0]);
+    shelf.is_away.store(true, Ordering::SeqCst);
+    let raised = look();
+    assert!(raised[0].contains("/mnt/safe is not the directory that it was"), "{raised:?}");
+    shelf.is_away.store(false, Ordering::SeqCst);
+    assert_eq!(look(), [""; 0]);
+}
+
+#[test]
 fn a_program_without_backups_says_so() {
     let (_site, control) = with_vms(&[]);
     let refused = control.back_up(&caller(1), &MakeInventoryBackup::default()).unwrap_err();

@@ -22,6 +22,7 @@ fn gives(machine_types: &[&str], processors: &[&str], features: &[&str]) -> Opti
         default_machine_types: vec![machine_types[0].parse().unwrap()],
         processors: processors.iter().map(|name| name.parse().unwrap()).collect(),
         features: features.iter().map(|name| (*name).to_owned()).collect(),
+        vendor: Some("GenuineIntel".parse().unwrap()),
     })
 }
 
@@ -245,4 +246,42 @@ fn a_host_of_an_earlier_version_is_sent_no_machine_type_and_no_processor() {
         control.create_vm(&caller(3), &with(create("web2", true), json!({ "processor": "x86-64-v2" }))),
         &["version", "upgrade the program there"],
     );
+}
+
+#[test]
+fn a_host_says_by_name_what_it_lacks_of_the_sites_processors() {
+    let (site, control) = two();
+    let policy = json!({ "name": "gold", "rules": { "processor": "EPYC" } });
+    control.create_policy(&caller(1), &serde_json::from_value(policy).unwrap()).unwrap();
+    for (number, name) in ["web1", "web2", "web3", "web4"].iter().enumerate() {
+        let wish = with(create(name, true), json!({ "processor": "x86-64-v3" }));
+        control.create_vm(&caller(10 + number as u64), &wish).unwrap();
+    }
+    assert!(settle_down(&site, &control));
+    let lacks = |host: &str| -> Vec<(String, String)> {
+        let host = control.show_host(host).unwrap();
+        assert_eq!(control.list_hosts().iter().find(|one| one.id == host.id), Some(&host));
+        host.processor_lacks.into_iter().map(|lack| (lack.what, lack.message)).collect()
+    };
+    let told = lacks("host1");
+    let named: Vec<&str> = told.iter().map(|(what, _)| what.as_str()).collect();
+    assert_eq!(named, ["x86-64-v3", "EPYC", "avx2"]);
+    assert!(told[0].1.contains("VMs web1, web2, web3 and 1 more have"), "{told:?}");
+    assert!(told[1].1.contains("policy gold demands"), "{told:?}");
+    assert_eq!(lacks("host2"), []);
+    // A maker that no other host has.
+    let hosts = site.hosts();
+    hosts[0].1.lock().capabilities.as_mut().unwrap().vendor = Some("AuthenticAMD".parse().unwrap());
+    look_again(&site, &control);
+    for host in ["host1", "host2"] {
+        assert!(lacks(host).iter().any(|(_, why)| why.contains("the maker of its host's")), "{host}");
+    }
+    // What nobody has any more is not demanded.
+    for (number, name) in ["web1", "web2", "web3", "web4"].iter().enumerate() {
+        control
+            .set_vm(&caller(20 + number as u64), name, &patch(json!({ "processor": "x86-64-v2" })), None)
+            .unwrap();
+    }
+    assert!(settle_down(&site, &control));
+    assert!(lacks("host1").iter().all(|(what, _)| what != "x86-64-v3"));
 }

@@ -32,7 +32,7 @@ fn set_up(site: &Site, control: &Control, vm: &str, request: u64, wish: &PatchVm
 /// The names of VMs, and the names that the store keeps from being given twice.
 fn names(site: &Site, control: &Control) -> (Vec<String>, Vec<String>) {
     let index = control.inventory.read();
-    let named = index.vms_by_name().map(|vm| vm.name.to_string()).collect();
+    let named = index.vms_by_name("").map(|vm| vm.name.to_string()).collect();
     let taken = site.store.snapshot().unwrap().all(&KeyRange::prefix(*b"vm-name/")).unwrap();
     let taken = taken.iter().map(|entry| String::from_utf8_lossy(&entry.key).replace("vm-name/", ""));
     (named, taken.collect())

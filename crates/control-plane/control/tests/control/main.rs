@@ -25,6 +25,7 @@ mod placement;
 mod placement_groups;
 mod policies;
 mod quotas;
+mod reads;
 mod recipients;
 mod roles;
 mod running_clones;

@@ -45,8 +45,21 @@ pub(super) fn in_bridge(bridge: &InterfaceName, vlan: Option<VlanId>) -> Result<
         let number = vlan.number().to_string();
         run("bridge", &["vlan", "del", "dev", device_name, "vid", "1-4094"])?;
         run("bridge", &["vlan", "add", "dev", device_name, "vid", &number, "pvid", "untagged"])?;
+        // A bridge takes VLANs for its ports also while it passes all frames to all of them.
+        let shown = run("ip", &["-details", "-json", "link", "show", "dev", bridge.as_str()])?;
+        if !separates_vlans(&shown) {
+            let said = "it does not separate VLANs: its vlan_filtering is off".to_owned();
+            let (device, bridge) = (device.to_string(), bridge.to_string());
+            return Err(NetworkError::Bridge { device, bridge, said });
+        }
     }
     ready(&tap, device)
+}
+
+/// Whether a bridge does, as `ip` shows it.
+fn separates_vlans(shown: &str) -> bool {
+    let shown: serde_json::Value = serde_json::from_str(shown).unwrap_or_default();
+    shown[0]["linkinfo"]["info_data"]["vlan_filtering"] == 1
 }
 
 fn make(name: &str) -> Result<SyncDevice, NetworkError> {
@@ -65,15 +78,29 @@ fn ready(tap: &SyncDevice, device: InterfaceName) -> Result<OpenNetwork, Network
     Ok(OpenNetwork { state: NetworkState::Tap(device), file: Some(file), processes: Vec::new() })
 }
 
-/// Runs a program of iproute2. Returns its output if it fails.
-fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+/// Runs a program of iproute2. Returns its output, or its errors if it fails.
+fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let path =
         DIRECTORIES.iter().map(|directory| Path::new(directory).join(program)).find(|path| path.exists());
     let path = path.ok_or_else(|| format!("{program} is not installed (Debian: iproute2)"))?;
     let output = Command::new(path).args(arguments).env_clear().stdin(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     Err(String::from_utf8_lossy(&output.stderr).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridge_separates_vlans_only_if_it_says_so() {
+        let shown = |data: &str| format!(r#"[{{"linkinfo":{{"info_kind":"bridge","info_data":{data}}}}}]"#);
+        assert!(separates_vlans(&shown(r#"{"vlan_filtering":1}"#)));
+        for other in [&shown(r#"{"vlan_filtering":0}"#), &shown("{}"), "[{}]", "[]", "", "no JSON"] {
+            assert!(!separates_vlans(other), "{other}");
+        }
+    }
 }

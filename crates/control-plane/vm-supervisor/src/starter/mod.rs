@@ -108,7 +108,7 @@ enum Answer {
         pid: u32,
     },
     WorkerEnded(Option<i32>),
-    Qemu(Findings),
+    Qemu(Box<Findings>),
     /// Its pidfd and standard error come with the answer; for QEMU, the connection to its monitor
     /// comes first.
     Process {
@@ -234,7 +234,7 @@ impl Starter {
     /// If it cannot be used.
     pub fn probe_qemu(&self) -> Result<QemuProgram, Problem> {
         match self.ask(Ask::ProbeQemu, &[])? {
-            (Answer::Qemu(findings), _) => Ok(QemuProgram::found(findings)),
+            (Answer::Qemu(findings), _) => Ok(QemuProgram::found(*findings)),
             (other, _) => Err(unexpected(&other)),
         }
     }

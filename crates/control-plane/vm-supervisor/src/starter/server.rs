@@ -284,7 +284,7 @@ impl Server {
             }
             Ask::ProbeQemu => {
                 let _one_at_a_time = self.starting.lock();
-                Ok((Answer::Qemu(self.probe()?.findings()), Vec::new()))
+                Ok((Answer::Qemu(Box::new(self.probe()?.findings())), Vec::new()))
             }
             Ask::Swtpm => self.start_swtpm(files.next().ok_or_else(without)?),
             Ask::Qemu { generation_id, waiting } => {

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use strongroom_api::backup::InventoryBackup;
-use strongroom_control::backup::{AccessLogPart, BackupProblem, Backups, Export};
+use strongroom_control::backup::{AccessLogPart, BackupProblem, Backups, Export, UnfitDirectory};
 
 /// Backups in memory.
 #[derive(Default)]
 pub struct Shelf {
     pub made: Mutex<Vec<InventoryBackup>>,
     pub is_full: AtomicBool,
+    pub is_away: AtomicBool,
     pub every: Option<Duration>,
     pub now_s: Mutex<u64>,
 }
@@ -36,6 +37,13 @@ impl Backups for Shelf {
 
     fn last(&self) -> Option<InventoryBackup> {
         self.made.lock().last().cloned()
+    }
+
+    fn unfit(&self) -> Option<UnfitDirectory> {
+        self.is_away.load(Ordering::SeqCst).then(|| UnfitDirectory {
+            reason: "/mnt/safe is not the directory that it was".to_owned(),
+            next_step: "mount its file system".to_owned(),
+        })
     }
 
     fn every(&self) -> Option<Duration> {
