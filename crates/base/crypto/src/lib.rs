@@ -7,6 +7,7 @@
 //! | [`guest`] | the same on guest memory, which is in pieces and changes meanwhile | |
 //! | [`aead`] | AES-256-GCM, for envelopes | NIST SP 800-38D |
 //! | [`bulk`] | AES-256-GCM of long texts in place, for records of guest data | NIST SP 800-38D |
+//! | [`records`] | AES-256-GCM of the records of a stream, in place and in order | NIST SP 800-38D |
 //! | [`gcm`] | AES-GCM with given nonces, for data of the key server's clients | NIST SP 800-38D |
 //! | [`key_wrap`] | AES-256 KW and KWP | RFC 3394, RFC 5649, NIST SP 800-38F |
 //! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
@@ -48,6 +49,7 @@ pub mod key_wrap;
 pub mod mac;
 pub mod module;
 pub mod random;
+pub mod records;
 pub mod self_test;
 #[cfg(test)]
 mod vectors;

@@ -1,5 +1,6 @@
-//! Mutual TLS between two clients of the authority: a control plane and a host. Each shows its own
-//! client certificate, and admits one certain client.
+//! Mutual TLS between two clients of the authority: a control plane and a host, or two hosts. Each
+//! shows its own client certificate, and admits one certain client. And what a host makes of a
+//! grant's signer, whose certificate is shown to it.
 //!
 //! A certificate for clients serves both sides here. A host therefore needs none for servers, with
 //! which it could pose as the key server.
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::RwLock;
 use rustls::client::Resumption;
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::crypto::aws_lc_rs::kx_group::X25519MLKEM768;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, WantsServerCert};
@@ -20,13 +22,16 @@ use rustls::{
     WantsVerifier, version,
 };
 use strongroom_memory::secret::SecretBytes;
+use time::OffsetDateTime;
 use webpki::{EndEntityCert, KeyUsage};
 
 use super::enrol::protocol::RevocationsResponse;
 use super::refusal::Refusal;
 use super::signatures::verifies_signatures;
+use super::signers::p256_point;
 use super::trust::claimed_identity;
 use crate::access::{CertificateSha256, ClientId, Role};
+use crate::grant::{Signer, SignerRefusal, Signers};
 
 /// The one client that is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +115,32 @@ impl OwnSide<'_> {
     /// # Errors
     /// If certificate or key cannot be used.
     pub fn connecting(self, expected: ExpectedPeer) -> Result<ClientConfig, rustls::Error> {
+        self.connecting_with(provider(), expected)
+    }
+
+    /// The same for guest data, which is passed on in `protocol` and worth recording for years:
+    /// the key agreement is X25519 together with ML-KEM-768.
+    ///
+    /// # Errors
+    /// If certificate or key cannot be used.
+    pub fn connecting_for_guest_data(
+        self,
+        expected: ExpectedPeer,
+        protocol: &[u8],
+    ) -> Result<ClientConfig, rustls::Error> {
+        let mut config = self.connecting_with(hybrid_provider(), expected)?;
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Ok(config)
+    }
+
+    fn connecting_with(
+        self,
+        provider: CryptoProvider,
+        expected: ExpectedPeer,
+    ) -> Result<ClientConfig, rustls::Error> {
         let verifier = Arc::new(PeerVerifier::new(&self, expected)?);
         let key = PrivatePkcs8KeyDer::from(self.key.expose().to_vec());
-        let mut config = ClientConfig::builder_with_provider(Arc::new(provider()))
+        let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(&[&version::TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
@@ -126,8 +154,43 @@ impl OwnSide<'_> {
     /// # Errors
     /// If certificate or key cannot be used.
     pub fn listening(self, expected: ExpectedPeer) -> Result<ServerConfig, rustls::Error> {
+        self.listening_with(provider(), expected)
+    }
+
+    /// The other end of [`connecting_for_guest_data`](Self::connecting_for_guest_data).
+    ///
+    /// # Errors
+    /// If certificate or key cannot be used.
+    pub fn listening_for_guest_data(
+        self,
+        expected: ExpectedPeer,
+        protocol: &[u8],
+    ) -> Result<ServerConfig, rustls::Error> {
+        let mut config = self.listening_with(hybrid_provider(), expected)?;
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Ok(config)
+    }
+
+    fn listening_with(
+        self,
+        provider: CryptoProvider,
+        expected: ExpectedPeer,
+    ) -> Result<ServerConfig, rustls::Error> {
         let verifier = Arc::new(PeerVerifier::new(&self, expected)?);
-        self.serving(|builder| builder.with_client_cert_verifier(verifier))
+        self.serving(provider, |builder| builder.with_client_cert_verifier(verifier))
+    }
+
+    /// The control plane `control` as the signer of a grant that came with its `certificate`.
+    ///
+    /// # Errors
+    /// If an authority's certificate cannot be read.
+    pub fn signer_shown(
+        &self,
+        certificate: CertificateDer<'static>,
+        control: ClientId,
+    ) -> Result<ShownSigner, rustls::Error> {
+        let expected = ExpectedPeer { role: Role::Control, client: control };
+        Ok(ShownSigner { verifier: PeerVerifier::new(self, expected)?, certificate })
     }
 
     /// The TLS of the side that listens, for strangers: they show no certificate, and know this
@@ -136,19 +199,21 @@ impl OwnSide<'_> {
     /// # Errors
     /// If certificate or key cannot be used.
     pub fn listening_to_strangers(self, protocol: &[u8]) -> Result<ServerConfig, rustls::Error> {
-        let mut config = self.serving(ConfigBuilder::<ServerConfig, WantsVerifier>::with_no_client_auth)?;
+        let mut config =
+            self.serving(provider(), ConfigBuilder::<ServerConfig, WantsVerifier>::with_no_client_auth)?;
         config.alpn_protocols = vec![protocol.to_vec()];
         Ok(config)
     }
 
     fn serving(
         self,
+        provider: CryptoProvider,
         clients: impl FnOnce(
             ConfigBuilder<ServerConfig, WantsVerifier>,
         ) -> ConfigBuilder<ServerConfig, WantsServerCert>,
     ) -> Result<ServerConfig, rustls::Error> {
         let key = PrivatePkcs8KeyDer::from(self.key.expose().to_vec());
-        let builder = ServerConfig::builder_with_provider(Arc::new(provider()))
+        let builder = ServerConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(&[&version::TLS13])?;
         let mut config = clients(builder).with_single_cert(vec![self.certificate], key.into())?;
         // Every connection shows its certificate to the verifier.
@@ -203,8 +268,43 @@ impl ServerCertVerifier for ExactVerifier {
     verifies_signatures!();
 }
 
-fn provider() -> rustls::crypto::CryptoProvider {
+fn provider() -> CryptoProvider {
     rustls::crypto::aws_lc_rs::default_provider()
+}
+
+fn hybrid_provider() -> CryptoProvider {
+    CryptoProvider { kx_groups: vec![X25519MLKEM768], ..provider() }
+}
+
+/// A control plane as the signer of grants, for a host. The host has no list of certificates, so
+/// the signer's is shown to it with the grant, and verified as a peer's is.
+#[derive(Debug)]
+pub struct ShownSigner {
+    verifier: PeerVerifier,
+    certificate: CertificateDer<'static>,
+}
+
+impl Signers for ShownSigner {
+    fn signer(&self, certificate: &CertificateSha256, now: OffsetDateTime) -> Result<Signer, SignerRefusal> {
+        if CertificateSha256::of(&self.certificate) != *certificate {
+            return Err(SignerRefusal::Unknown);
+        }
+        let seconds = u64::try_from(now.unix_timestamp()).unwrap_or(0);
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let found = self.verifier.identify(&self.certificate, &[], now).map_err(|refusal| match refusal {
+            Refusal::Revoked => SignerRefusal::Revoked,
+            Refusal::Expired | Refusal::NotYetValid => SignerRefusal::Expired,
+            _ => SignerRefusal::Unknown,
+        })?;
+        if found.role != Role::Control {
+            return Err(SignerRefusal::NotControl);
+        }
+        if found != self.verifier.expected {
+            return Err(SignerRefusal::Unknown);
+        }
+        let public_key = p256_point(&self.certificate).ok_or(SignerRefusal::OtherKeyType)?;
+        Ok(Signer { client: found.client, public_key })
+    }
 }
 
 /// Admits one client of the authorities.
@@ -233,6 +333,20 @@ impl PeerVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
+        let (found, expected) = (self.identify(leaf, intermediates, now)?, self.expected);
+        if found == expected {
+            return Ok(());
+        }
+        Err(CertificateError::Other(OtherError(Arc::new(OtherPeer { found, expected }))).into())
+    }
+
+    /// Whose certificate it is, if it is of the authorities and not revoked.
+    fn identify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ExpectedPeer, Refusal> {
         let end_entity = EndEntityCert::try_from(leaf).map_err(|_| Refusal::Malformed)?;
         let verified = end_entity.verify_for_usage(
             self.algorithms.all,
@@ -245,12 +359,8 @@ impl PeerVerifier {
         );
         verified.map_err(Refusal::from)?;
         let identity = claimed_identity(leaf).ok_or(Refusal::NoIdentity)?;
-        let (found, expected) =
-            (ExpectedPeer { role: identity.role, client: identity.client }, self.expected);
-        if found == expected {
-            return Ok(self.revocations.check(leaf, identity.client)?);
-        }
-        Err(CertificateError::Other(OtherError(Arc::new(OtherPeer { found, expected }))).into())
+        self.revocations.check(leaf, identity.client)?;
+        Ok(ExpectedPeer { role: identity.role, client: identity.client })
     }
 }
 

@@ -77,7 +77,8 @@ impl Authority {
     }
 }
 
-fn p256_point(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+/// The key in a certificate, if it is on P-256: an uncompressed point (SEC 1, 2.3.3).
+pub(super) fn p256_point(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     match certificate.public_key().parsed().ok()? {
         PublicKey::EC(point) if point.data().len() == P256_POINT_BYTES => Some(point.data().to_vec()),

@@ -132,6 +132,19 @@ pub enum GrantError {
     /// It would end before it begins.
     #[error("a grant ends later than it begins")]
     EmptyTime,
+    /// A migration would end where it begins.
+    #[error("a VM migrates to another host than the one that it runs on; name another target")]
+    OneHost,
+    /// A migration would not raise the VM's generation.
+    #[error(
+        "the VM runs in generation {running}, and a target is prepared for a later one, not for {prepared}"
+    )]
+    Generations {
+        /// The generation that runs.
+        running: VmGeneration,
+        /// The generation that was to be prepared.
+        prepared: VmGeneration,
+    },
     /// The key is not on P-256, or the library failed.
     #[error("the grant cannot be signed: {0}")]
     Key(&'static str),
@@ -241,11 +254,7 @@ impl Grant {
             bytes.extend((object.len() as u16).to_be_bytes());
             bytes.extend(object.as_bytes());
         }
-        let signature = signer
-            .key
-            .sign(&SystemRandom::new(), &signed_message(&bytes))
-            .map_err(|_| GrantError::Key("the cryptographic library failed"))?;
-        bytes.extend(signature.as_ref());
+        bytes.extend(signer.signature(&signed_message(&bytes))?);
         Ok(bytes)
     }
 
@@ -272,6 +281,14 @@ impl GrantSigner {
             .map_err(|_| {
                 GrantError::Key("the key is no P-256 key in PKCS#8; grants are signed with ECDSA P-256")
             })
+    }
+}
+
+impl GrantSigner {
+    pub(super) fn signature(&self, message: &[u8]) -> Result<[u8; SIGNATURE_BYTES], GrantError> {
+        let failed = || GrantError::Key("the cryptographic library failed");
+        let signature = self.key.sign(&SystemRandom::new(), message).map_err(|_| failed())?;
+        signature.as_ref().try_into().map_err(|_| failed())
     }
 }
 
@@ -346,10 +363,10 @@ fn read_objects(reader: &mut Reader<'_>) -> Option<Vec<String>> {
 }
 
 /// The bytes left to read.
-struct Reader<'bytes>(&'bytes [u8]);
+pub(super) struct Reader<'bytes>(pub(super) &'bytes [u8]);
 
 impl<'bytes> Reader<'bytes> {
-    fn array<const LENGTH: usize>(&mut self) -> Option<[u8; LENGTH]> {
+    pub(super) fn array<const LENGTH: usize>(&mut self) -> Option<[u8; LENGTH]> {
         let (array, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*array)

@@ -13,6 +13,7 @@
 //! | [`verify`] | checks signature, host, period, objects and operations |
 //! | [`ledger`] | records uses and VMs' generations durably |
 //! | [`holding`] | lets a host keep reading the state of the keys that it got |
+//! | [`migration`] | permission for two hosts to pass a running VM on, another kind of grant |
 //! | [`refusal`] | every reason for a refusal, each with its own code |
 //!
 //! The steps of a request with a grant, in this order because each depends on those before it:
@@ -37,12 +38,14 @@
 pub mod encoding;
 pub mod holding;
 pub mod ledger;
+pub mod migration;
 pub mod refusal;
 mod terms;
 pub mod verify;
 
 pub use encoding::{Grant, GrantError, GrantSigner, GrantedOperation, GrantedOperations};
 pub use ledger::RedeemError;
+pub use migration::{MIGRATION_GRANT_BYTES, MigratingVm, MigrationGrant};
 pub use refusal::{Refusal, SignerRefusal};
 pub use strongroom_types::{GrantId, VmId};
 pub use terms::{GrantPeriod, GrantTime, VmGeneration};

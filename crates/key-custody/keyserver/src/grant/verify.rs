@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 
 use super::encoding::{Grant, GrantedOperation, Presented};
 use super::refusal::{Refusal, SignerRefusal};
-use super::terms::GrantTime;
+use super::terms::{GrantPeriod, GrantTime};
 use crate::access::{CertificateSha256, ClientId, Identity, Role};
 
 /// How far the clocks of the control plane and this server may differ, either way: more than hosts
@@ -70,7 +70,8 @@ impl<S: Signers> GrantVerifier<S> {
         if grant.host() != host.public_key {
             return Err(Refusal::OtherHost);
         }
-        check_time(&grant, GrantTime::of(now))?;
+        let period = GrantPeriod { not_before: grant.not_before(), expires: grant.expires() };
+        check_period(period, GrantTime::of(now))?;
         Ok(VerifiedGrant { grant, signer: signer.client, host: host.client })
     }
 
@@ -93,16 +94,17 @@ impl<S: Signers> GrantVerifier<S> {
     }
 }
 
-fn check_time(grant: &Grant, now: GrantTime) -> Result<(), Refusal> {
-    let lifetime_seconds = grant.expires().0.saturating_sub(grant.not_before().0);
+pub(super) fn check_period(period: GrantPeriod, now: GrantTime) -> Result<(), Refusal> {
+    let GrantPeriod { not_before, expires } = period;
+    let lifetime_seconds = expires.0.saturating_sub(not_before.0);
     if lifetime_seconds > GRANT_MAX_LIFETIME_SECONDS {
         return Err(Refusal::TooLongLived { lifetime_seconds });
     }
-    if now.0.saturating_add(CLOCK_SKEW_SECONDS) < grant.not_before().0 {
-        return Err(Refusal::NotYetValid { not_before: grant.not_before() });
+    if now.0.saturating_add(CLOCK_SKEW_SECONDS) < not_before.0 {
+        return Err(Refusal::NotYetValid { not_before });
     }
-    if now.0 >= grant.expires().0.saturating_add(CLOCK_SKEW_SECONDS) {
-        return Err(Refusal::Expired { expires: grant.expires() });
+    if now.0 >= expires.0.saturating_add(CLOCK_SKEW_SECONDS) {
+        return Err(Refusal::Expired { expires });
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::super::peer::{ExpectedPeer, OwnSide, Revocations, connecting_as_stranger};
 use super::*;
+use crate::grant::{SignerRefusal, Signers};
 
 /// A client, with its certificate.
 struct Enrolled {
@@ -180,4 +181,37 @@ fn a_peer_that_is_revoked_is_refused_by_both_sides_from_the_next_handshake_on() 
     authority.revoke_client(host.is.client, "removed", noon()).unwrap();
     assert!(revocations.hear(authority.revocations(noon())));
     assert!(!shaken(&renewed).1, "the control plane refuses it");
+}
+
+#[test]
+fn a_host_takes_grants_of_its_own_control_plane_and_of_nobody_else() {
+    let (ours, theirs) = (Place::new().open(), Place::new().open());
+    let roots = ours.roots(noon());
+    let [control, other_control] = [(); 2].map(|()| enrolled(&ours, Role::Control));
+    let (host, foreign) = (enrolled(&ours, Role::Host), enrolled(&theirs, Role::Control));
+    let revocations = Arc::new(Revocations::default());
+    let signer = |shown: &Enrolled, named: &Enrolled, now| {
+        let side = OwnSide {
+            authorities: &roots,
+            certificate: host.certificate.clone(),
+            key: &host.peer.pkcs8,
+            revocations: Arc::clone(&revocations),
+        };
+        let signers = side.signer_shown(shown.certificate.clone(), control.is.client).unwrap();
+        signers.signer(&CertificateSha256::of(&named.certificate), now).map(|signer| signer.client)
+    };
+    assert_eq!(signer(&control, &control, noon()), Ok(control.is.client));
+    assert_eq!(signer(&control, &other_control, noon()), Err(SignerRefusal::Unknown), "names another");
+    assert_eq!(signer(&other_control, &other_control, noon()), Err(SignerRefusal::Unknown));
+    assert_eq!(signer(&host, &host, noon()), Err(SignerRefusal::NotControl));
+    assert_eq!(signer(&foreign, &foreign, noon()), Err(SignerRefusal::Unknown));
+    let later = noon() + time::Duration::days(4000);
+    assert_eq!(signer(&control, &control, later), Err(SignerRefusal::Expired));
+    authority_revokes(&ours, &revocations, &control);
+    assert_eq!(signer(&control, &control, noon()), Err(SignerRefusal::Revoked));
+}
+
+fn authority_revokes(authority: &Authority, revocations: &Revocations, of: &Enrolled) {
+    authority.revoke_certificate(&CertificateSha256::of(&of.certificate), "stolen", noon()).unwrap();
+    assert!(revocations.hear(authority.revocations(noon())));
 }

@@ -50,6 +50,10 @@ impl Control {
         Self { signer: GrantSigner::new(&secret, certificate).unwrap(), certificate, answer }
     }
 
+    pub(in crate::grant) fn signer(&self) -> &GrantSigner {
+        &self.signer
+    }
+
     pub(in crate::grant) fn sign(&self, grant: &Grant) -> Vec<u8> {
         grant.sign(&self.signer).unwrap()
     }
