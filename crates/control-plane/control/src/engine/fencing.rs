@@ -197,13 +197,7 @@ impl Control {
         let all: Vec<Shut> = of_host.collect();
         for Shut { name, others, .. } in &all {
             if !others.iter().any(|host| self.seat(*host).is_some_and(HostSeat::is_up)) {
-                let message = format!(
-                    "no other host that answers reaches datastore {name}, which is to shut {} out",
-                    seat.name
-                );
-                return Err(Problem::new(ErrorCode::NoHost, message).next(format!(
-                    "have another one reach it: `strongroom datastore add-host {name} --host HOST --user client.HOST`"
-                )));
+                return Err(no_helper(seat, name));
             }
         }
         Ok(all)
@@ -213,17 +207,17 @@ impl Control {
     fn order_all(&self, seat: &HostSeat, all: &[Shut], fencing: Fencing) -> Result<(), Problem> {
         for Shut { datastore, name, user, others } in all {
             let request = FencingRequest { datastore: *datastore, user: user.clone(), fencing };
-            let mut failed = None;
+            let mut refusal = Some(no_helper(seat, name));
             for other in others.iter().filter_map(|host| self.seat(*host)).filter(|other| other.is_up()) {
                 match other.host.fence(&request) {
                     Ok(()) => {
-                        failed = None;
+                        refusal = None;
                         break;
                     }
-                    Err(error) => failed = Some(problems::host(other.name.as_str(), &error)),
+                    Err(error) => refusal = Some(problems::host(other.name.as_str(), &error)),
                 }
             }
-            if let Some(problem) = failed {
+            if let Some(problem) = refusal {
                 let what = match fencing {
                     Fencing::Fence => "shut out from",
                     Fencing::Admit => "admitted to",
@@ -288,6 +282,16 @@ impl Control {
             Ok(())
         })
     }
+}
+
+fn no_helper(seat: &HostSeat, datastore: &str) -> Problem {
+    let message = format!(
+        "no other host that answers reaches datastore {datastore}, which is to shut {} out",
+        seat.name
+    );
+    Problem::new(ErrorCode::NoHost, message).next(format!(
+        "have another one reach it: `strongroom datastore add-host {datastore} --host HOST --user client.HOST`"
+    ))
 }
 
 fn host_of<'index>(index: &'index Index, seat: &HostSeat) -> Result<&'index Row<HostRecord>, Problem> {
