@@ -79,6 +79,7 @@ fn main() -> ExitCode {
             snapshot_groups::whoever_is_killed,
         ),
         long_trial("a_vm_lives_on_a_cluster", clusters::lives),
+        long_trial("a_vm_of_a_host_that_is_shut_out_runs_on_another", clusters::is_taken_over),
         long_trial("a_cluster_that_stops_keeps_nothing_else", clusters::stands_still),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])

@@ -3,8 +3,8 @@
 
 use strongroom_datastore::file::storage::cluster_of;
 use strongroom_host::protocol::{
-    CloneSource, Datastore, DatastoreState, DiskFrontend, DiskKey, NewVmSnapshot, OperationKind,
-    OperationOutcome, PowerState, SnapshotChange, StartOptions, VmSpec,
+    CloneSource, Datastore, DatastoreState, DiskFrontend, DiskKey, Fencing, FencingRequest, NewVmSnapshot,
+    OperationKind, OperationOutcome, PowerState, SnapshotChange, StartOptions, VmSpec,
 };
 use strongroom_test_peers::CephCluster;
 use strongroom_types::{CephClient, CephMount, CephPools, DatastoreId, SnapshotId, VolumeSize};
@@ -17,6 +17,10 @@ use crate::suspend::{MARKER, counting_guest, counts};
 const DISK_BYTES: u64 = 6 << 20;
 
 fn mount(cluster: &CephCluster, namespace: &str) -> CephMount {
+    mount_as(cluster, namespace, "client.admin")
+}
+
+fn mount_as(cluster: &CephCluster, namespace: &str, user: &str) -> CephMount {
     CephMount {
         pools: CephPools {
             pool: "rep2".parse().unwrap(),
@@ -24,7 +28,7 @@ fn mount(cluster: &CephCluster, namespace: &str) -> CephMount {
             namespace: namespace.parse().unwrap(),
         },
         client: CephClient {
-            user: "client.admin".parse().unwrap(),
+            user: user.parse().unwrap(),
             conf: cluster.conf.clone(),
             keyring: cluster.conf.with_file_name("keyring"),
         },
@@ -44,9 +48,13 @@ struct Subject {
 impl Subject {
     fn new() -> Self {
         let cluster = CephCluster::start(3);
-        let host = Host::start();
+        let wanted = mount(&cluster, "vms");
+        Self::on(cluster, Host::start(), wanted)
+    }
+
+    fn on(cluster: CephCluster, host: Host, wanted: CephMount) -> Self {
         let site = KeySite::start(&host);
-        let datastore = host.try_use_cluster(mount(&cluster, "vms"), None).unwrap();
+        let datastore = host.try_use_cluster(wanted, None).unwrap();
         let mut spec = host.spec("web1", 2);
         spec.datastore.clone_from(&datastore.path);
         spec.disks[0].size_bytes = VolumeSize::new(DISK_BYTES).unwrap();
@@ -189,6 +197,44 @@ pub fn lives() {
     subject.host.assert_nowhere(MARKER);
 }
 
+/// A host that is cut off from its control plane, and whose guest runs on, is shut out by another
+/// one, which then runs the VM.
+pub fn is_taken_over() {
+    let mut cluster = CephCluster::start(3);
+    for user in ["client.host1", "client.host2"] {
+        cluster.add_user(user);
+    }
+    let (wanted, others) =
+        (mount_as(&cluster, "vms", "client.host1"), mount_as(&cluster, "vms", "client.host2"));
+    let mut subject = Subject::on(cluster, Host::start_elsewhere(), wanted);
+    subject.start().await_line("ready");
+    let second = Host::start();
+    subject.site.serve(&second);
+    let id = subject.datastore.id.unwrap();
+    second.try_use_cluster(others, Some(id)).unwrap();
+    let spec = subject.spec.clone();
+    let start = |generation| {
+        let spec = Box::new(spec.clone());
+        (generation, OperationKind::Start { spec, how: StartOptions::default() })
+    };
+    // Nobody but the cluster keeps the first one from writing: as long as it may, it has the disks.
+    let arrive = OperationKind::Arrive { spec: Box::new(spec.clone()), handover: None };
+    second.done(&spec, 2, arrive);
+    let (generation, kind) = start(3);
+    let refused = second.refused(&spec, generation, kind);
+    assert!(refused.message.contains("disk0"), "{refused}");
+    let user = "client.host1".parse().unwrap();
+    second.fence(&FencingRequest { datastore: id, user, fencing: Fencing::Fence });
+    let (generation, kind) = start(4);
+    second.done(&spec, generation, kind);
+    second.console(&spec).await_line("ready");
+    second.done(&spec, 4, FORCED);
+    second.done(&spec, 4, OperationKind::Delete);
+    second.assert_nobody_left();
+    // What is left of the first one has no disk, and ends with it.
+    subject.host.end_vms();
+}
+
 /// What hostd reports of its datastore on the cluster.
 fn reported(subject: &Subject) -> Datastore {
     let found = subject.host.host().datastores.into_iter();
@@ -214,6 +260,8 @@ pub fn stands_still() {
     for osd in OSDS {
         subject.cluster.pause(osd);
     }
+    // The console has one writer at a time.
+    drop(console);
     subject.host.kill_hostd();
     subject.host.start_hostd();
     let missing = until("it is missing", || {

@@ -16,10 +16,11 @@ use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create
 use strongroom_host::client::{Client, ClientError};
 use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{
-    Board, Datastore, DatastoreRequest, Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello,
-    GuestWelcome, ImageFormat, JudgeRequest, Judgement, MachineType, ObservedVm, ObservedVms, Operation,
-    OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, Problem, Reading,
-    ReadingRequest, ReadingsRequest, Term, Ticket, TicketId, TicketRequest, VmGeneration, VmSpec,
+    Board, Datastore, DatastoreRequest, Disk, DiskFrontend, DiskKey, DiskName, FORMAT, FencingRequest,
+    Firmware, GuestHello, GuestWelcome, ImageFormat, JudgeRequest, Judgement, MachineType, ObservedVm,
+    ObservedVms, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+    Problem, Reading, ReadingRequest, ReadingsRequest, Term, Ticket, TicketId, TicketRequest, VmGeneration,
+    VmSpec,
 };
 use strongroom_host::vm_directory::{StagedVm, VmRecord};
 use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
@@ -152,16 +153,32 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 pub struct Host {
     scratch: tempfile::TempDir,
     hostd: Option<Child>,
+    /// The boot id that its processes see, if it is not this machine's.
+    boot: Option<PathBuf>,
     client: Client,
     runtime: Runtime,
 }
 
 impl Host {
     pub fn start() -> Self {
+        Self::start_as(None)
+    }
+
+    /// A host whose processes take it for another machine: they see another boot.
+    pub fn start_elsewhere() -> Self {
+        Self::start_as(Some(VmId::random().to_string()))
+    }
+
+    fn start_as(boot: Option<String>) -> Self {
         let scratch = tempfile::Builder::new().prefix("sr-host-").tempdir_in("/tmp").unwrap();
         let client = Client::new(scratch.path().join("run/hostd/control.sock"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let mut host = Self { scratch, hostd: None, client, runtime };
+        let boot = boot.map(|boot| {
+            let file = scratch.path().join("boot_id");
+            std::fs::write(&file, format!("{boot}\n")).unwrap();
+            file
+        });
+        let mut host = Self { scratch, hostd: None, boot, client, runtime };
         std::fs::create_dir(host.path("home")).unwrap();
         std::fs::create_dir(host.path("ds")).unwrap();
         // The machine that runs the tests may well have swap.
@@ -189,7 +206,17 @@ impl Host {
     }
 
     pub fn start_hostd(&mut self) {
-        let hostd = Command::new(std::env::current_exe().unwrap())
+        let this = std::env::current_exe().unwrap();
+        let mut command = match &self.boot {
+            None => Command::new(this),
+            Some(boot) => {
+                let script = r#"mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@""#;
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-c", script, "sh"]).args([boot, &this]);
+                command
+            }
+        };
+        let hostd = command
             .arg("hostd")
             .args([self.path("home"), self.path("run")])
             .stdin(Stdio::null())
@@ -227,6 +254,11 @@ impl Host {
     ) -> Result<Datastore, ClientError> {
         let request = DatastoreRequest { path: CLUSTERS.into(), expected, ceph: Some(mount) };
         self.runtime.block_on(self.client.add_datastore(&request))
+    }
+
+    /// Makes hostd shut another host out from a datastore.
+    pub fn fence(&self, request: &FencingRequest) {
+        self.runtime.block_on(self.client.fence(request)).unwrap();
     }
 
     pub fn try_look_through(&self) -> Result<Datastore, ClientError> {
@@ -558,6 +590,22 @@ impl Host {
         }
     }
 
+    /// Kills the processes of all VMs, of which their supervisors' and QEMUs' are recorded. The
+    /// others end with them.
+    pub fn end_vms(&self) {
+        for entry in std::fs::read_dir(self.path("run/vms")).into_iter().flatten().flatten() {
+            let state = std::fs::read_to_string(entry.path().join("state.json")).unwrap_or_default();
+            let state: serde_json::Value = serde_json::from_str(&state).unwrap_or_default();
+            for part in ["supervisor", "qemu"] {
+                if let Some(pid) = state[part]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
+                    && let Some(identity) = ProcessIdentity::of(pid)
+                {
+                    let _ = identity.kill();
+                }
+            }
+        }
+    }
+
     /// Checks that this host has no process but hostd, and no run directory of a VM.
     pub fn assert_nobody_left(&self) {
         until("run directories are gone", || {
@@ -589,17 +637,7 @@ impl Drop for Host {
             let _ = hostd.wait();
         }
         if std::thread::panicking() {
-            for entry in std::fs::read_dir(self.path("run/vms")).into_iter().flatten().flatten() {
-                let state = std::fs::read_to_string(entry.path().join("state.json")).unwrap_or_default();
-                let state: serde_json::Value = serde_json::from_str(&state).unwrap_or_default();
-                for part in ["supervisor", "qemu"] {
-                    if let Some(pid) = state[part]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
-                        && let Some(identity) = ProcessIdentity::of(pid)
-                    {
-                        let _ = identity.kill();
-                    }
-                }
-            }
+            self.end_vms();
         }
     }
 }
@@ -632,6 +670,11 @@ impl KeySite {
         Registry::of_home(&host.path("home")).add(&name, &config).unwrap();
         let key = made_at(&name, &config);
         Self { server, key, config, _pki: pki, _store: store }
+    }
+
+    /// Makes the key server a provider of another host, too.
+    pub fn serve(&self, host: &Host) {
+        Registry::of_home(&host.path("home")).add(&self.key.provider, &self.config).unwrap();
     }
 
     /// Makes another key.
