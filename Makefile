@@ -96,7 +96,7 @@ test-full: ## the same, the long whole-system tests, libvirt and systemd, and ev
 
 test-guests: ## the tests of a host and of the whole system that make test leaves out for their length; some twenty minutes
 	scripts/install-packages test
-	cargo test -p strongroom-hostd --test host -- --ignored
+	cargo test -p strongroom-hostd --test host -- --ignored --skip on_a_cluster
 	cargo test -p strongroom-control --test control -- --ignored
 	cargo test -p strongroom-system-tests --test system -- --ignored
 
@@ -109,13 +109,14 @@ attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of vo
 	  cargo test --package strongroom-hostd --test datastore_fuzz -- --nocapture
 	cargo test --package strongroom-hostd --test host -- --include-ignored
 
-test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, devices that are gone or full, fencing, a VM's directory, processes that are killed; some minutes. FENCING_ROUNDS=
+test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, devices that are gone or full, fencing, a VM's directory, whole VMs, processes that are killed; some ten minutes. FENCING_ROUNDS=
 	scripts/install-packages test
 	scripts/ceph-programs >/dev/null
 	cargo build -p strongroom-rbd -p strongroom-worker --examples
 	FENCING_ROUNDS=$(FENCING_ROUNDS) cargo test -p strongroom-rbd --test cluster -- --ignored --test-threads 2
 	cargo test -p strongroom-host --test cluster -- --ignored
 	cargo test -p strongroom-worker --test supervise -- --ignored remote::
+	cargo test -p strongroom-hostd --test host -- --ignored on_a_cluster
 
 test-sealed-osds: ## a real Ceph cluster whose OSDs lie on encrypted devices of this machine; as root, some minutes
 	scripts/install-packages test

@@ -78,9 +78,9 @@ fn main() -> ExitCode {
             "snapshots_of_several_vms_are_of_one_instant_whoever_is_killed",
             snapshot_groups::whoever_is_killed,
         ),
-        long_trial("a_vm_lives_on_a_cluster", clusters::lives),
-        long_trial("a_vm_of_a_host_that_is_shut_out_runs_on_another", clusters::is_taken_over),
-        long_trial("a_cluster_that_stops_keeps_nothing_else", clusters::stands_still),
+        long_trial("on_a_cluster_a_vm_lives", clusters::lives),
+        long_trial("on_a_cluster_a_vm_of_a_host_that_is_shut_out_runs_on_another", clusters::is_taken_over),
+        long_trial("on_a_cluster_that_stops_a_vm_waits_and_nothing_else", clusters::stands_still),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])
 }
