@@ -637,13 +637,12 @@ pub struct DatastoreListArguments {
     after_help = "On a Ceph cluster, Strongroom's files are images and objects in a namespace of the pool, encrypted as in a directory: \
 the cluster sees neither data nor keys. The pool of --rbd is replicated; that of --data-pool may be erasure-coded, with overwrites allowed. \
 Each host reaches the cluster as a Ceph user of its own, by whom it is fenced if it is lost. Its key stays in the keyring on that host, \
-which only root may read.
+which only root may read. docs/CEPH.md says how pools and users are made.
 
 Examples:
   mkdir -p /srv/vms
   strongroom datastore add ds1 /srv/vms
 
-  ceph auth get-or-create client.host1 mon 'profile rbd' osd 'profile rbd pool=vms' -o /etc/ceph/ceph.client.host1.keyring
   strongroom datastore add big --rbd vms --user client.host1
   strongroom datastore add wide --rbd vms --data-pool vms-ec --namespace wide --user client.host1 --host host1"
 )]

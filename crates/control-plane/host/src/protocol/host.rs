@@ -155,9 +155,8 @@ pub struct DatastoreRequest {
     /// The id that it must have already. The directory is then neither marked nor created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<DatastoreId>,
-    /// For a datastore on a Ceph cluster: where it lies there. Its path is then
-    /// [`CLUSTERS`](strongroom_datastore::file::storage::CLUSTERS) in the request, and that of its id in the
-    /// answer.
+    /// For a datastore on a Ceph cluster: where it lies there. Its path is then `CLUSTERS` of the
+    /// room `datastore` in the request, and that of its id in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceph: Option<CephMount>,
 }
