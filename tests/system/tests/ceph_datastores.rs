@@ -37,9 +37,8 @@ fn a_vm_lives_on_a_cluster_that_sees_no_plain_byte() {
     assert_eq!(shown["state"].as_str(), Some("available"), "{shown}");
     let refused = serving.is_refused(&format!("datastore add other --rbd rep2 --user client.host1 {files}"));
     assert!(refused.contains("big"), "{refused}");
-    let refused = serving.is_refused(&format!(
-        "vm create tpm1 --tpm --uefi --datastore big --memory 256M --disk 8M --net none"
-    ));
+    let tpm = "vm create tpm1 --tpm --uefi --datastore big --memory 256M --disk 8M --net none";
+    let refused = serving.is_refused(tpm);
     assert!(refused.contains("TPM"), "{refused}");
 
     serving.runs(&format!("vm create web1 --datastore big --memory 256M --net none --disk 16M {guest}"));

@@ -20,7 +20,7 @@
 //! | 100 | 32 | signer: SHA-256 of the certificate whose key signed |
 //! | 132 | 64 | signature: ECDSA P-256 with SHA-256, r and s of 32 bytes each |
 //!
-//! The signature covers the text `strongroom migration grant 1`, a zero byte, and everything before
+//! The signature covers `SIGNED_CONTEXT`, which no other kind of grant has, and everything before
 //! the signature, so it is none of a grant for keys ([`encoding`](super::encoding)).
 //!
 //! Hosts are named by their client ids, which outlive the renewal of a certificate: the certificate
