@@ -65,26 +65,33 @@ pub(crate) fn as_source(admitted: &Admitted, wire: &TcpStream) -> Result<Session
     secret(&peer, |into| tls.export_keying_material(into, LABEL, Some(&context)).map(drop))
 }
 
-/// The target's side, over a connection from somebody who says to be the source.
-pub(crate) fn as_target(admitted: &Admitted, wire: &TcpStream) -> Result<SessionSecret, MigrateError> {
+/// The target's side, over a connection from somebody who says to be the source. `agreed` gets the
+/// secret before the source hears that it is accepted: its channels come at once then.
+pub(crate) fn as_target(
+    admitted: &Admitted,
+    wire: &TcpStream,
+    agreed: impl FnOnce(SessionSecret),
+) -> Result<(), MigrateError> {
     let peer = Peer::at(wire)?;
     let expected = host(admitted.grant.migrating().source);
     let config =
         admitted.site.side().listening_for_guest_data(expected, PROTOCOL).map_err(own_certificate)?;
     let mut tls = ServerConnection::new(Arc::new(config)).map_err(own_certificate)?;
     let mut wire = Timed::new(wire);
-    let mut stream = rustls::Stream::new(&mut tls, &mut wire);
     let mut grant = [0; MIGRATION_GRANT_BYTES];
-    stream.read_exact(&mut grant).map_err(|error| peer.not_admitted(&error))?;
+    let read = rustls::Stream::new(&mut tls, &mut wire).read_exact(&mut grant);
+    read.map_err(|error| peer.not_admitted(&error))?;
     let is_same = grant[..] == admitted.bytes[..];
-    let answer = if is_same { ACCEPTED } else { OTHER_GRANT };
-    stream.write_all(&[answer]).and_then(|()| stream.flush()).map_err(|error| peer.not_admitted(&error))?;
-    if !is_same {
-        return Err(MigrateError::GrantsDiffer { vm: admitted.grant.migrating().vm });
+    if is_same {
+        let source = shown(&peer, &tls)?;
+        let context = context(&admitted.bytes, &source, &admitted.site.certificate);
+        let export = |into: &mut [u8]| tls.export_keying_material(into, LABEL, Some(&context)).map(drop);
+        agreed(secret(&peer, export)?);
     }
-    let source = shown(&peer, &tls)?;
-    let context = context(&admitted.bytes, &source, &admitted.site.certificate);
-    secret(&peer, |into| tls.export_keying_material(into, LABEL, Some(&context)).map(drop))
+    let answer = if is_same { ACCEPTED } else { OTHER_GRANT };
+    let mut stream = rustls::Stream::new(&mut tls, &mut wire);
+    stream.write_all(&[answer]).and_then(|()| stream.flush()).map_err(|error| peer.not_admitted(&error))?;
+    if is_same { Ok(()) } else { Err(MigrateError::GrantsDiffer { vm: admitted.grant.migrating().vm }) }
 }
 
 fn host(client: ClientId) -> ExpectedPeer {

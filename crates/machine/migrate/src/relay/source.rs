@@ -101,6 +101,10 @@ impl Source<'_> {
             spawn(scope, &format!("migrate-{number}"), move || {
                 match self.channel(number, connection) {
                     Ok(()) => self.shared.end_channel(),
+                    // The target may have failed, and says so on the line.
+                    Err(error @ (MigrateError::Connect { .. } | MigrateError::Wire { .. })) => {
+                        self.shared.broke_off(error);
+                    }
                     Err(error) => self.shared.fail(error),
                 }
                 if number == 0 {

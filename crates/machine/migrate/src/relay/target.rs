@@ -125,23 +125,31 @@ impl<'a> Target<'a> {
     /// Admits the source, and hears what it says until the end.
     fn shake_hands(&self, stream: &Arc<TcpStream>) -> Result<(), MigrateError> {
         let Some(admitted) = self.handshake.lock().clone() else { return Ok(()) };
-        let shaken = as_target(&admitted, stream);
+        let mut agreed = None;
+        // The session is known before the source hears that it is accepted: its channels come at
+        // once then. The host's private key has done its work.
+        let shaken = as_target(&admitted, stream, |secret| {
+            if self.handshake.lock().take().is_some() {
+                let secret = Arc::new(secret);
+                *self.session.lock() = Some(Arc::clone(&secret));
+                agreed = Some(secret);
+            }
+        });
         drop(admitted);
-        let secret = match shaken {
-            Ok(secret) => Arc::new(secret),
-            Err(error @ MigrateError::GrantsDiffer { .. }) => return Err(error),
-            Err(error) => {
+        let secret = match (shaken, agreed) {
+            (Ok(()), Some(secret)) => secret,
+            // The source has come twice; the first connection counts.
+            (Ok(()), None) => return Ok(()),
+            // It was the source, which is gone again or has another grant.
+            (Err(error), Some(_)) | (Err(error @ MigrateError::GrantsDiffer { .. }), None) => {
+                return Err(error);
+            }
+            (Err(error), None) => {
                 tracing::warn!(%error, "somebody has been refused by the target of a migration");
                 return Ok(());
             }
         };
         let (speaker, mut listener) = line::line(&secret, Direction::ToSource)?;
-        // The host's private key has done its work.
-        if self.handshake.lock().take().is_none() {
-            return Ok(());
-        }
-        // In this order: a channel may come as soon as the source has shaken hands.
-        *self.session.lock() = Some(secret);
         if !self.shared.establish(stream, speaker) {
             return Ok(());
         }
@@ -195,6 +203,10 @@ impl<'a> Target<'a> {
             return Ok(());
         }
         self.strangers.know(&Arc::downgrade(wire));
+        // It may be here before the line is, on which the source would hear of a failure.
+        if !self.shared.await_establishment() {
+            return Ok(());
+        }
         // Older QEMU takes the first connection for its main channel.
         if number > 0 && !self.shared.await_main() {
             return Ok(());

@@ -4,11 +4,15 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::num::NonZeroU64;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
 use std::thread;
 
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use strongroom_migrate::{MigrateError, Reason};
 
 use crate::site::{Ends, Members, Pair};
+use crate::wire::{Verdict, Wire};
 
 /// Bytes that differ from place to place.
 fn content(seed: u8, length: usize) -> Vec<u8> {
@@ -74,6 +78,45 @@ fn all_channels_arrive_whole_in_both_directions_the_main_one_first() {
     let back: u64 = lengths.iter().map(|length| *length as u64 / 3).sum();
     assert_eq!((sent.to_source_bytes, received.to_source_bytes), (back, back));
     assert_eq!((sent.channels, received.channels), (5, 5));
+}
+
+#[test]
+fn the_main_channel_reaches_qemu_first_though_another_one_comes_first() {
+    let members = Members::new();
+    let pair = Pair::new(&members);
+    let qemu = pair.listen();
+    let waiting = qemu.try_clone().unwrap();
+    let (passed_by, passed) = channel();
+    let passed = Mutex::new(passed);
+    let wire = Wire::with(pair.address(), move |hold, record| {
+        // The network keeps the main channel back until the other one has passed, and has had the
+        // time to reach QEMU.
+        if (hold.channel, hold.number) == (0, 0) {
+            passed.lock().recv().unwrap();
+            let half_a_second = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+            poll(&mut [PollFd::new(&waiting, PollFlags::IN)], Some(&half_a_second)).unwrap();
+        }
+        hold.forward(&record);
+        if hold.channel == 1 {
+            let _ = passed_by.send(());
+        }
+        Verdict::GoOn
+    });
+    let Ends { source, target } = pair.start_over(wire.address);
+    assert!(source.is_established());
+    let mut sending = [pair.open(), pair.open()];
+    sending[1].write_all(b"1").unwrap();
+    sending[0].write_all(b"0").unwrap();
+    let receiving = ["0", "1"].map(|number| {
+        let (mut channel, _) = qemu.accept().unwrap();
+        let mut first = [0];
+        channel.read_exact(&mut first).unwrap();
+        assert_eq!(first, number.as_bytes());
+        channel
+    });
+    drop((sending, receiving));
+    source.wait().unwrap();
+    target.wait().unwrap();
 }
 
 /// One channel, open at both ends.
@@ -210,8 +253,10 @@ fn a_target_without_qemu_is_an_error_of_both() {
     let Ends { source, target } = pair.start();
     let mut channel = pair.open();
     assert_eq!(channel.read(&mut [0; 8]).unwrap_or(0), 0);
-    assert!(matches!(target.wait(), Err(MigrateError::Qemu { channel: 0, .. })));
-    assert!(matches!(source.wait(), Err(MigrateError::PeerEnded(Reason::Qemu { channel: 0 }))));
+    let error = target.wait().unwrap_err();
+    assert!(matches!(error, MigrateError::Qemu { channel: 0, .. }), "{error}");
+    let error = source.wait().unwrap_err();
+    assert!(matches!(error, MigrateError::PeerEnded(Reason::Qemu { channel: 0 })), "{error}");
 }
 
 #[test]
