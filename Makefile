@@ -97,6 +97,7 @@ test-full: ## the same, the long whole-system tests, libvirt and systemd, and ev
 test-guests: ## the tests of a host and of the whole system that make test leaves out for their length; some twenty minutes
 	scripts/install-packages test
 	cargo test -p strongroom-hostd --test host -- --ignored --skip on_a_cluster
+	cargo test -p strongroom-migrate --test migrate -- --ignored qemu::
 	cargo test -p strongroom-control --test control -- --ignored
 	cargo test -p strongroom-system-tests --test system -- --ignored
 

@@ -262,6 +262,7 @@ fn a_guest_moves_over_several_channels_and_the_wire_sees_nothing() {
 }
 
 #[test]
+#[ignore = "long: make test-guests"]
 fn a_guest_moves_over_one_channel_and_the_wire_sees_nothing() {
     moves(false);
 }
@@ -304,6 +305,7 @@ fn broken(multifd: bool, breaks: impl FnOnce(&Ends, &Wire, &mut Qemu)) -> [Migra
 }
 
 #[test]
+#[ignore = "long: make test-guests"]
 fn a_network_that_fails_in_the_middle_leaves_the_guest_where_it_was() {
     for error in broken(true, |_, wire, _| wire.cut()) {
         assert!(!matches!(error, MigrateError::Cancelled), "{error}");
@@ -311,6 +313,7 @@ fn a_network_that_fails_in_the_middle_leaves_the_guest_where_it_was() {
 }
 
 #[test]
+#[ignore = "long: make test-guests"]
 fn a_target_that_is_killed_in_the_middle_leaves_the_guest_where_it_was() {
     let [source, target] = broken(false, |_, _, target| {
         target.process.kill().unwrap();
@@ -321,6 +324,7 @@ fn a_target_that_is_killed_in_the_middle_leaves_the_guest_where_it_was() {
 }
 
 #[test]
+#[ignore = "long: make test-guests"]
 fn a_cancelled_migration_leaves_the_guest_where_it_was() {
     let [source, target] = broken(true, |relays, _, _| relays.source.cancel());
     assert!(matches!(source, MigrateError::Cancelled), "{source}");
