@@ -497,8 +497,8 @@ impl VmSpec {
         in_field("firmware", check_initrd_beside_tpm(kernel, self.tpm, self.firmware))
     }
 
-    /// Checks that its datastore can hold the state of its TPM, if it has one: swtpm keeps that in a
-    /// directory of the host.
+    /// Checks that its datastore can hold the state of its TPM, if it has one: swtpm keeps that in
+    /// a directory of the host.
     ///
     /// # Errors
     /// If the datastore is on a cluster.
