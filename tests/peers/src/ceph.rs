@@ -80,8 +80,8 @@ impl CephCluster {
 
     /// Sends a command, a JSON object, and returns the answer. Besides those of the monitor there
     /// are `fill image` and `verify image` (`pool`, `data_pool`, `name`, `size`, `text`): all of an
-    /// image is written through librbd, or read and compared. `make namespace` (`pool`, `name`) does
-    /// what `rbd namespace create` does.
+    /// image is written through librbd, or read and compared. `make namespace` (`pool`, `name`)
+    /// does what `rbd namespace create` does.
     pub fn tell(&mut self, command: &str) -> String {
         let stdin = self.stdin.as_mut().expect("it is open until the end");
         writeln!(stdin, "tell {command}").expect("the cluster takes commands");

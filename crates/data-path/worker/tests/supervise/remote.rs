@@ -314,8 +314,8 @@ fn a_volume_lives_on_a_cluster() {
     lives(&storage, had, Path::new("vm1"), Seal::Encrypted);
 }
 
-/// A client whose protocol has a word for it hears that the pool is full, and the volume's condition
-/// says so. There is room later, and nothing is lost.
+/// A client whose protocol has a word for it hears that the pool is full, and the volume's
+/// condition says so. There is room later, and nothing is lost.
 #[test]
 #[ignore = "long: make test-ceph"]
 fn a_full_pool_is_reported_and_the_volume_is_served_on() {
