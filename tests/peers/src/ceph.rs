@@ -125,3 +125,12 @@ fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     listener.local_addr().expect("it is bound").port()
 }
+
+/// Runs a program that takes this machine for another one: the boot id that it sees, and whatever
+/// it starts, is what this file has. Needs root.
+pub fn on_another_boot(boot: &Path, program: &Path) -> Command {
+    let script = r#"mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]).args([boot, program]);
+    command
+}

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-pub use ceph::CephCluster;
+pub use ceph::{CephCluster, on_another_boot};
 pub use identity::IdentityProvider;
 pub use pki::{CertificateFiles, Pki};
 pub use proxy::Proxy;

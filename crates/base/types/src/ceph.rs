@@ -1,11 +1,11 @@
 //! Where a datastore lies on a Ceph cluster, and how a host reaches it.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::text::text_conversions;
 
 /// The longest name of a pool, a namespace or a user, in bytes.
 pub const CEPH_NAME_BYTES_MAX: usize = 128;
@@ -60,25 +60,7 @@ macro_rules! text_type {
             }
         }
 
-        impl FromStr for $name {
-            type Err = CephNameError;
-
-            fn from_str(text: &str) -> Result<Self, CephNameError> {
-                text.to_owned().try_into()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(name: $name) -> Self {
-                name.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str(&self.0)
-            }
-        }
+        text_conversions!($name, CephNameError);
     };
 }
 

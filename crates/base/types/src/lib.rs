@@ -20,6 +20,7 @@ mod pending;
 mod provider_key;
 mod shell;
 mod size;
+mod text;
 mod utc;
 
 /// The greatest count that is read from a datastore: of a volume's descriptors, a VM's starts, a

@@ -3,12 +3,12 @@
 //! There are only names here, so that crates which must not hold a key can refer to one.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::hex;
+use crate::text::text_conversions;
 
 /// The longest name of a provider, in bytes. It is also used as a file name, with a suffix.
 pub const PROVIDER_NAME_BYTES_MAX: usize = 64;
@@ -124,31 +124,8 @@ impl fmt::Debug for WrappedKek {
     }
 }
 
-macro_rules! text {
-    ($name:ident) => {
-        impl FromStr for $name {
-            type Err = ProviderNameError;
-
-            fn from_str(text: &str) -> Result<Self, ProviderNameError> {
-                text.to_owned().try_into()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(name: $name) -> Self {
-                name.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-    };
-}
-text!(ProviderName);
-text!(ProviderKeyId);
+text_conversions!(ProviderName, ProviderNameError);
+text_conversions!(ProviderKeyId, ProviderNameError);
 
 /// The location of a KEK at a provider. `Display` gives "key provider corp, key 4711".
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::mount;
 use strongroom_host::protocol::Problem;
-use strongroom_rbd::process::StorageProcess;
+use strongroom_rbd::process::{StorageProcess, StorageStarter};
 use strongroom_remote::RemoteStorage;
 use strongroom_types::{CephMount, DatastoreId};
 
@@ -56,16 +56,7 @@ fn end_with(storage: OwnedFd) -> io::Result<()> {
 /// Mounts them for a process without keys, which starts a storage process when it needs one.
 pub fn mount_on_demand(clusters: &Clusters, programs: &Programs) {
     for (id, wanted) in clusters {
-        let (id, wanted, program) = (*id, wanted.clone(), programs.storage());
-        let dial = move || match program.start(&wanted, None) {
-            // It ends when this process does, which is soon.
-            Ok((_process, socket)) => Ok(socket),
-            Err(error) => {
-                tracing::error!("datastore {id} cannot be reached: {error}");
-                Err(Errno::NOTCONN)
-            }
-        };
-        mount(id, Arc::new(RemoteStorage::new(dial)));
+        mount(*id, Arc::new(StorageStarter::new(programs.storage(), wanted.clone()).storage()));
     }
 }
 

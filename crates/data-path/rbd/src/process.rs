@@ -24,14 +24,18 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, WaitOptions, pidfd_open, set_dumpable_behavior, waitpid,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_confine::{Cgroup, SandboxError, UidLease, close_inherited, confine_storage};
 use strongroom_io::IdleReactor;
-use strongroom_remote::Server;
+use strongroom_remote::{RemoteStorage, Server};
 use strongroom_types::{CephMount, CephPools, CephUser};
 use strongroom_wire::{FormatError, Formats, PacketError, PacketSocket, encode};
 use thiserror::Error;
@@ -245,8 +249,8 @@ impl StorageProcess {
         pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
     }
 
-    /// Whether it has ended.
-    pub fn has_ended(&mut self) -> bool {
+    /// Reaps it if it has ended. Returns whether it has.
+    pub fn reap(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
@@ -263,9 +267,60 @@ impl StorageProcess {
 }
 
 impl Drop for StorageProcess {
-    /// One that has ended is reaped; another one goes on until nobody uses it.
+    /// It goes on until nobody uses it, and is reaped then.
     fn drop(&mut self) {
-        let _ = self.child.try_wait();
+        if self.reap() {
+            return;
+        }
+        let process = Pid::from_child(&self.child);
+        let wait = move || waitpid(Some(process), WaitOptions::empty());
+        // Without a thread, it stays in the list of processes until this one ends.
+        let _ = thread::Builder::new().name("reaping".to_owned()).spawn(wait);
+    }
+}
+
+/// Starts the storage processes of a datastore, one after the other, in a process that may start
+/// others.
+#[derive(Debug)]
+pub struct StorageStarter {
+    program: StorageProgram,
+    mount: CephMount,
+    /// Those that have been started and not reaped.
+    processes: Mutex<Vec<StorageProcess>>,
+    /// Why the last one could not be started.
+    refusal: Mutex<Option<String>>,
+}
+
+impl StorageStarter {
+    /// Starts processes of this program.
+    pub fn new(program: StorageProgram, mount: CephMount) -> Arc<Self> {
+        Arc::new(Self { program, mount, processes: Mutex::default(), refusal: Mutex::default() })
+    }
+
+    /// The datastore. Its first use starts a process.
+    pub fn storage(self: &Arc<Self>) -> RemoteStorage {
+        let starter = Arc::clone(self);
+        RemoteStorage::new(move || starter.start())
+    }
+
+    /// Why the last process could not be started.
+    pub fn refusal(&self) -> Option<String> {
+        self.refusal.lock().clone()
+    }
+
+    fn start(&self) -> Result<OwnedFd, Errno> {
+        let mut processes = self.processes.lock();
+        processes.retain_mut(|process| !process.reap());
+        let started = self.program.start(&self.mount, None);
+        let refusal = started.as_ref().err().map(ToString::to_string);
+        let former = std::mem::replace(&mut *self.refusal.lock(), refusal.clone());
+        if let Some(reason) = refusal.filter(|reason| former.as_ref() != Some(reason)) {
+            let CephPools { pool, namespace, .. } = &self.mount.pools;
+            tracing::error!(%pool, %namespace, "the datastore cannot be reached: {reason}");
+        }
+        let (process, socket) = started.map_err(|_| Errno::NOTCONN)?;
+        processes.push(process);
+        Ok(socket)
     }
 }
 

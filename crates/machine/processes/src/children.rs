@@ -97,7 +97,7 @@ impl News {
         self.waiting.drain(..self.waiting.len().saturating_sub(NEWS_MAX));
     }
 
-    fn is_recorded(&mut self, number: u64) {
+    fn forget(&mut self, number: u64) {
         self.waiting.retain(|(waiting, _)| *waiting != number);
     }
 }
@@ -177,7 +177,7 @@ impl RunningRole {
             let until = Instant::now() + LAST_WORDS_WITHIN;
             let left = || until.saturating_duration_since(Instant::now());
             while let Ok(number) = process.recorded.recv_timeout(left()) {
-                news.is_recorded(number);
+                news.forget(number);
             }
             self.process = None;
             let name = self.role.name;
@@ -200,7 +200,7 @@ impl RunningRole {
         let Some(Process { child, recorded, sent, .. }) = &mut self.process else { return };
         let Some(stdin) = child.stdin.as_mut() else { return };
         while let Ok(number) = recorded.try_recv() {
-            news.is_recorded(number);
+            news.forget(number);
         }
         let before = *sent;
         for (number, text) in news.waiting.iter().filter(|(number, _)| *number > before) {

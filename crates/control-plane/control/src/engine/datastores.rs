@@ -289,9 +289,9 @@ fn may_have(datastore: &Row<DatastoreRecord>, seat: &HostSeat, place: &Place) ->
     if datastore.mounts().count() >= HOSTS_MAX {
         return Err(problems::invalid(format!("a datastore has at most {HOSTS_MAX} hosts")));
     }
-    let users = datastore.mounts().filter_map(|mount| mount.client.as_ref().map(|client| &client.user));
+    let mut users = datastore.mounts().filter_map(|mount| mount.client.as_ref().map(|client| &client.user));
     let Place::Pools(CephMount { client, .. }) = place else { return Ok(()) };
-    if users.into_iter().any(|user| *user == client.user) {
+    if users.any(|user| *user == client.user) {
         let message = format!(
             "another host of datastore {} is {} to the cluster: a host that is lost is fenced by its user, so each has one of its own",
             datastore.name, client.user

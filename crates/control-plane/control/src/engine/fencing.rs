@@ -26,7 +26,7 @@ use super::moves::needs_elsewhere;
 use super::placement::{Among, Choice};
 use super::wishes::Caller;
 use super::{Control, HostSeat};
-use crate::inventory::{Index, Row, by_name_or_id};
+use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{FencedHost, HostRecord, ObservedRecord, TaskRecord, VmRecord, Work};
 
@@ -76,12 +76,8 @@ impl Control {
             let known = host.fenced.as_ref().and_then(|fenced| fenced.boot_id.clone());
             let boot_id = known.or_else(|| boot_id.clone());
             let fenced = Some(FencedHost { boot_id, at_unix_ms, complete: false });
-            let record = HostRecord { fenced, ..HostRecord::clone(&host.record) };
             let message = format!("{message}, by {}", caller.name);
-            Ok((
-                (),
-                self.draft().replace(host, &record).event("host.fencing", &host_object(seat), message, None),
-            ))
+            Ok(((), self.fenced_draft(seat, host, fenced, "host.fencing", message)))
         })?;
         self.order_all(seat, &shut, Fencing::Fence)?;
         let message =
@@ -96,16 +92,17 @@ impl Control {
                     );
                 };
                 let fenced = Some(FencedHost { complete: true, ..fenced.clone() });
-                let record = HostRecord { fenced, ..HostRecord::clone(&host.record) };
-                self.draft().replace(host, &record).event(
-                    "host.fenced",
-                    &host_object(seat),
-                    message.clone(),
-                    None,
-                )
+                self.fenced_draft(seat, host, fenced, "host.fenced", message.clone())
             };
             Ok(self.inventory.commit(draft)?)
         })?;
+        self.place_all_elsewhere(caller, seat, &shut)?;
+        self.show_host(named)
+    }
+
+    /// Makes the VMs of a fenced host that are in these datastores other hosts'. One that stays has
+    /// an event that says why.
+    fn place_all_elsewhere(&self, caller: &Caller, seat: &HostSeat, shut: &[Shut]) -> Result<(), Problem> {
         let fenced: Vec<DatastoreId> = shut.iter().map(|shut| shut.datastore).collect();
         let vms: Vec<VmId> = {
             let index = self.inventory.read();
@@ -124,7 +121,20 @@ impl Control {
                 self.inventory.commit(draft).map_err(|failure| problems::failure(&failure))?;
             }
         }
-        self.show_host(named)
+        Ok(())
+    }
+
+    /// The change of what the inventory has of a host's fencing, with its event.
+    fn fenced_draft(
+        &self,
+        seat: &HostSeat,
+        host: &Row<HostRecord>,
+        fenced: Option<FencedHost>,
+        event: &'static str,
+        message: String,
+    ) -> Draft {
+        let record = HostRecord { fenced, ..HostRecord::clone(&host.record) };
+        self.draft().replace(host, &record).event(event, &host_object(seat), message, None)
     }
 
     /// Lets a host that was declared lost use its clusters again.
@@ -168,16 +178,7 @@ impl Control {
         let message = format!("host {} may use its clusters again, and gets VMs", seat.name);
         self.change(caller, message.clone(), |index, _| {
             let host = host_of(index, seat)?;
-            let record = HostRecord { fenced: None, ..HostRecord::clone(&host.record) };
-            Ok((
-                (),
-                self.draft().replace(host, &record).event(
-                    "host.admitted",
-                    &host_object(seat),
-                    message.clone(),
-                    None,
-                ),
-            ))
+            Ok(((), self.fenced_draft(seat, host, None, "host.admitted", message.clone())))
         })?;
         self.show_host(named)
     }

@@ -99,17 +99,22 @@ pub fn programs(qemu: Option<&QemuProgram>) -> Programs {
     }
 }
 
-/// Returns the state of a datastore.
-pub fn datastore(config: &DatastoreConfig) -> Datastore {
-    let path = config.path.clone();
-    let missing = |reason: String| Datastore {
+/// The state of a datastore that cannot be used.
+pub fn missing(config: &DatastoreConfig, reason: String) -> Datastore {
+    Datastore {
         path: config.path.clone(),
         id: None,
         total_bytes: 0,
         free_bytes: 0,
         state: DatastoreState::Missing,
         reason: Some(reason),
-    };
+    }
+}
+
+/// Returns the state of a datastore.
+pub fn datastore(config: &DatastoreConfig) -> Datastore {
+    let path = config.path.clone();
+    let missing = |reason: String| missing(config, reason);
     match identity(&path) {
         Ok(Some(id)) if id == config.id => {}
         Ok(Some(id)) => return missing(format!("another datastore ({id}) is there now")),

@@ -6,18 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
 use strongroom_datastore::file::storage::mount;
 use strongroom_datastore::file::{identify_on, identity_on};
 use strongroom_host::protocol::{Datastore, DatastoreState, Fencing, Problem};
-use strongroom_rbd::process::{HostOrder, StorageProcess, StorageProgram};
+use strongroom_rbd::process::{HostOrder, StorageProgram, StorageStarter};
 use strongroom_remote::RemoteStorage;
 use strongroom_types::{CephMount, CephUser, DatastoreId};
 
@@ -41,57 +39,23 @@ pub struct Clusters {
     mounted: Mutex<BTreeMap<DatastoreId, Arc<Mounted>>>,
 }
 
-/// A datastore that is connected, or is connected at its first use.
-#[derive(Clone)]
+/// A datastore that is connected.
 pub struct Connection {
-    starter: Arc<Starter>,
+    starter: Arc<StorageStarter>,
     storage: RemoteStorage,
 }
 
 impl Connection {
     fn new(program: &StorageProgram, mount: &CephMount) -> Self {
-        let starter = Arc::new(Starter {
-            program: program.clone(),
-            mount: mount.clone(),
-            processes: Mutex::default(),
-            refusal: Mutex::default(),
-        });
-        let starts = Arc::clone(&starter);
-        Self { starter, storage: RemoteStorage::new(move || starts.start()) }
-    }
-}
-
-/// Starts the storage processes of a datastore, one after the other.
-#[derive(Debug)]
-struct Starter {
-    program: StorageProgram,
-    mount: CephMount,
-    /// Those that have been started and not reaped.
-    processes: Mutex<Vec<StorageProcess>>,
-    /// Why the last one could not be started.
-    refusal: Mutex<Option<String>>,
-}
-
-impl Starter {
-    fn start(&self) -> Result<OwnedFd, Errno> {
-        let mut processes = self.processes.lock();
-        processes.retain_mut(|process| !process.has_ended());
-        let started = self.program.start(&self.mount, None);
-        *self.refusal.lock() = started.as_ref().err().map(ToString::to_string);
-        let (process, socket) = started.map_err(|_| Errno::NOTCONN)?;
-        processes.push(process);
-        Ok(socket)
-    }
-
-    fn refusal(&self) -> Option<String> {
-        self.refusal.lock().clone()
+        let starter = StorageStarter::new(program.clone(), mount.clone());
+        Self { storage: starter.storage(), starter }
     }
 }
 
 #[derive(Debug)]
 struct Mounted {
     config: DatastoreConfig,
-    starter: Arc<Starter>,
+    starter: Arc<StorageStarter>,
     /// The last reading, and when it was made.
     last: Mutex<(Datastore, Instant)>,
 }
@@ -101,7 +65,7 @@ impl Mounted {
         let (state, read) = self.last.lock().clone();
         let is_stale = read.elapsed() > STALE_AFTER && state.state != DatastoreState::Missing;
         match is_stale {
-            true => missing(
+            true => capacity::missing(
                 &self.config,
                 format!("the cluster has not answered for {} s", read.elapsed().as_secs()),
             ),
@@ -112,20 +76,9 @@ impl Mounted {
     fn read(&self) -> Datastore {
         let state = capacity::datastore(&self.config);
         match self.starter.refusal().filter(|_| state.state == DatastoreState::Missing) {
-            Some(reason) => missing(&self.config, reason),
+            Some(reason) => capacity::missing(&self.config, reason),
             None => state,
         }
-    }
-}
-
-fn missing(config: &DatastoreConfig, reason: String) -> Datastore {
-    Datastore {
-        path: config.path.clone(),
-        id: None,
-        total_bytes: 0,
-        free_bytes: 0,
-        state: DatastoreState::Missing,
-        reason: Some(reason),
     }
 }
 
@@ -170,9 +123,9 @@ impl Clusters {
         }
     }
 
-    /// Mounts a datastore, in place of a former mount, and reads its state from now on. A datastore
-    /// that is not connected yet is connected by that. `on_ready` is called whenever it becomes
-    /// readable.
+    /// Mounts a datastore, in place of a former mount, and reads its state from now on. One that is
+    /// not connected yet is connected by that. `on_ready` is called whenever it becomes readable
+    /// that was not.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -183,11 +136,16 @@ impl Clusters {
         on_ready: OnReady,
     ) -> io::Result<()> {
         let Some(wanted) = &config.ceph else { return Ok(()) };
-        let connection = connection.unwrap_or_else(|| Connection::new(&self.program, wanted));
-        mount(config.id, Arc::new(connection.storage));
-        let last =
-            Mutex::new((missing(config, "the host connects to its cluster".to_owned()), Instant::now()));
-        let mounted = Arc::new(Mounted { config: config.clone(), starter: connection.starter, last });
+        let is_connected = connection.is_some();
+        let Connection { starter, storage } =
+            connection.unwrap_or_else(|| Connection::new(&self.program, wanted));
+        mount(config.id, Arc::new(storage));
+        let state = match is_connected {
+            true => capacity::datastore(config),
+            false => capacity::missing(config, "the host connects to its cluster".to_owned()),
+        };
+        let last = Mutex::new((state, Instant::now()));
+        let mounted = Arc::new(Mounted { config: config.clone(), starter, last });
         let reader = Arc::downgrade(&mounted);
         self.mounted.lock().insert(config.id, mounted);
         let read = move || {

@@ -475,7 +475,7 @@ impl Hostd {
         }
         self.scan(&path);
         self.changes.add(ChangedObject::Host);
-        Ok(capacity::datastore(&added))
+        Ok(self.state_of(&added))
     }
 }
 

@@ -28,7 +28,7 @@ use strongroom_keys::{Kek, KeyRequestId, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
 use strongroom_rbd::process::StorageProgram;
-use strongroom_test_peers::{Pki, Server, ServerKind};
+use strongroom_test_peers::{Pki, Server, ServerKind, on_another_boot};
 use strongroom_types::{CephMount, DatastoreId, VmId, VolumeSize};
 use strongroom_vm_supervisor::{self as supervisor, Programs};
 use tokio::runtime::Runtime;
@@ -209,12 +209,7 @@ impl Host {
         let this = std::env::current_exe().unwrap();
         let mut command = match &self.boot {
             None => Command::new(this),
-            Some(boot) => {
-                let script = r#"mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@""#;
-                let mut command = Command::new("unshare");
-                command.args(["-m", "sh", "-c", script, "sh"]).args([boot, &this]);
-                command
-            }
+            Some(boot) => on_another_boot(boot, &this),
         };
         let hostd = command
             .arg("hostd")

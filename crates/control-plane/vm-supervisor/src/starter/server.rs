@@ -396,7 +396,7 @@ impl Server {
         let unknown = || Problem::new("starter", format!("the VM has nothing on datastore {datastore}"));
         let mount = self.clusters.get(&datastore).ok_or_else(unknown)?;
         let mut storages = self.storages.lock();
-        storages.retain_mut(|process| !process.has_ended());
+        storages.retain_mut(|process| !process.reap());
         if storages.len() >= STORAGES_MAX {
             let message = format!("there are as many storage processes as a VM may have ({STORAGES_MAX})");
             return Err(Problem::new("starter", message));

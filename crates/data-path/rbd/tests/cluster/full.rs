@@ -13,15 +13,12 @@ use strongroom_datastore::file::*;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::park::{ParkDisk, Patience, Trouble, TroubleBook};
 use strongroom_io::conformance::{Driver, Setup};
-use strongroom_io::{
-    Disk, EventLoop, FileIo, FileOperation, FileQueue, FileToken, IdleReactor, IoError, Plain, Request,
-};
-use strongroom_memory::BufferPool;
+use strongroom_io::{Disk, EventLoop, FileIo, FileOperation, IdleReactor, IoError, Plain, Request};
 use strongroom_rbd::{RbdOptions, RbdStorage};
 use strongroom_test_peers::CephCluster;
 use strongroom_types::{Extent, VolumeSize};
 
-use crate::support::{Pools, datastore_on};
+use crate::support::{FileLane, Pools, datastore_on};
 
 const LAYER: &str = "layer-00000000-0000-4000-8000-000000000001";
 const DELETED: &str = "layer-00000000-0000-4000-8000-000000000002";
@@ -32,38 +29,29 @@ const QUOTA_BYTES: u64 = 48 * MIB;
 /// In a file that is deleted when the pool is full.
 const DELETED_BYTES: u64 = 24 * MIB;
 
-/// A thread's queue to a layer.
-struct Writer {
-    file: Arc<dyn StoredFile>,
-    queue: Box<dyn FileQueue>,
-    token: FileToken,
-    event_loop: Rc<IdleReactor>,
-    pool: BufferPool,
-}
+/// Writes to a layer.
+struct Writer(FileLane);
 
 impl Writer {
     fn new(directory: &dyn Directory) -> Self {
         let file: Arc<dyn StoredFile> = directory.open(LAYER, OFlags::RDWR | OFlags::CREATE).unwrap().into();
         file.try_lock(FlockOperation::NonBlockingLockExclusive).unwrap();
         file.set_length(4096 * MIB).unwrap();
-        let event_loop = Rc::new(IdleReactor::new().unwrap());
-        let mut queue = file.queue(&event_loop.reactor()).unwrap();
-        let token = queue.register(Arc::clone(&file) as _).unwrap();
-        Self { file, queue, token, event_loop, pool: BufferPool::new(32 << 20).unwrap() }
+        Self(FileLane::to(file, 32 << 20))
     }
 
     /// Does operations at once. Returns their results.
     fn run(&mut self, operations: Vec<FileOperation>) -> Vec<Result<(), IoError>> {
         let mut results: Vec<Option<Result<(), IoError>>> = vec![None; operations.len()];
         for (tag, operation) in operations.into_iter().enumerate() {
-            self.queue.submit(FileIo { tag: tag as u64, file: self.token, operation });
+            self.0.queue.submit(FileIo { tag: tag as u64, file: self.0.token, operation });
         }
-        self.queue.kick();
+        self.0.queue.kick();
         let (mut done, until) = (Vec::new(), Instant::now() + NOTICED_WITHIN);
         while results.contains(&None) {
             assert!(Instant::now() < until, "an operation has no end: {results:?}");
-            self.event_loop.sleep(Duration::from_secs(1)).unwrap();
-            self.queue.poll(&mut done);
+            self.0.event_loop.sleep(Duration::from_secs(1)).unwrap();
+            self.0.queue.poll(&mut done);
             done.drain(..).for_each(|done| results[done.tag as usize] = Some(done.result));
         }
         results.into_iter().flatten().collect()
@@ -72,7 +60,7 @@ impl Writer {
     /// Writes mebibytes, each full of its number and this stamp.
     fn write(&mut self, mebibytes: impl Iterator<Item = u64>, stamp: u8) -> Vec<Result<(), IoError>> {
         let write = |number: u64| {
-            let mut from = self.pool.take(MIB as usize).unwrap();
+            let mut from = self.0.pool.take(MIB as usize).unwrap();
             from.bytes_mut().fill(number as u8 ^ stamp);
             FileOperation::Write { offset: number * MIB, from, durable: true }
         };
@@ -99,7 +87,7 @@ impl Writer {
     fn verify(&self, acknowledged: &BTreeMap<u64, u8>) {
         for (number, stamp) in acknowledged {
             let mut found = [0; 4096];
-            assert_eq!(self.file.read_at(number * MIB + 8192, &mut found), Ok(4096));
+            assert_eq!(self.0.file.read_at(number * MIB + 8192, &mut found), Ok(4096));
             assert_eq!(found, [*number as u8 ^ stamp; 4096], "mebibyte {number}");
         }
     }

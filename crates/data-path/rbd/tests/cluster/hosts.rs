@@ -3,14 +3,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Storage, replace_file};
 use strongroom_rbd::{CephError, ClusterConf, ClusterOptions, RbdOptions, RbdStorage};
-use strongroom_test_peers::CephCluster;
+use strongroom_test_peers::{CephCluster, on_another_boot};
 
 const LAYER: &str = "layer-00000000-0000-4000-8000-000000000001";
 const BLOCK: usize = 4096;
@@ -63,11 +63,8 @@ impl Host {
     /// Starts it, and waits until it has its lock.
     fn start(conf: &Path, user: &str, boot: &Path) -> Self {
         let program = std::env::current_exe().unwrap();
-        let script = r#"mount --bind "$1" /proc/sys/kernel/random/boot_id && exec "$2" --exact \
-            hosts::a_host_writes --ignored --nocapture"#;
-        let child = Command::new("unshare")
-            .args(["-m", "sh", "-c", script, "sh"])
-            .args([boot, &program])
+        let child = on_another_boot(boot, &program)
+            .args(["--exact", "hosts::a_host_writes", "--ignored", "--nocapture"])
             .env(CONF, conf)
             .env(USER, user)
             .stdout(Stdio::piped())

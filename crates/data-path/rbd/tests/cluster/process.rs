@@ -4,7 +4,6 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,8 +11,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Storage, StoredFile};
-use strongroom_io::{EventLoop, FileDone, FileIo, FileOperation, FileQueue, FileToken, IdleReactor};
-use strongroom_memory::BufferPool;
+use strongroom_io::{EventLoop, FileDone, FileIo, FileOperation};
 use strongroom_rbd::process::{HostOrder, ProcessError, StorageProcess, StorageProgram};
 use strongroom_rbd::{ClusterConf, ClusterOptions, RbdOptions};
 use strongroom_remote::RemoteStorage;
@@ -21,7 +19,7 @@ use strongroom_test_peers::CephCluster;
 use strongroom_types::{CephClient, CephMount, CephName, CephPools};
 
 use crate::conformance::passes;
-use crate::support::{Pools, datastore};
+use crate::support::{FileLane, Pools, datastore};
 
 const LAYER: &str = "layer-00000000-0000-4000-8000-000000000001";
 const BLOCKS: u64 = 64;
@@ -189,14 +187,8 @@ fn a_storage_process_is_confined() {
     }
 }
 
-/// A thread's queue to a file.
-struct Writer {
-    file: Arc<dyn StoredFile>,
-    queue: Box<dyn FileQueue>,
-    token: FileToken,
-    event_loop: Rc<IdleReactor>,
-    pool: BufferPool,
-}
+/// Writes to a file.
+struct Writer(FileLane);
 
 impl Writer {
     fn new(through: &Through) -> Self {
@@ -208,23 +200,20 @@ impl Writer {
             assert!(Instant::now() < deadline, "the dead holder's lock is never free");
         }
         file.set_length(BLOCKS * 4096).unwrap();
-        let event_loop = Rc::new(IdleReactor::new().unwrap());
-        let mut queue = file.queue(&event_loop.reactor()).unwrap();
-        let token = queue.register(Arc::clone(&file) as _).unwrap();
-        Self { file, queue, token, event_loop, pool: BufferPool::new(4 << 20).unwrap() }
+        Self(FileLane::to(file, 4 << 20))
     }
 
     fn write(&mut self, block: u64, stamp: u64) {
-        let mut from = self.pool.take(4096).unwrap();
+        let mut from = self.0.pool.take(4096).unwrap();
         from.bytes_mut().chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&stamp.to_le_bytes()));
         let operation = FileOperation::Write { offset: block * 4096, from, durable: true };
-        self.queue.submit(FileIo { tag: block, file: self.token, operation });
+        self.0.queue.submit(FileIo { tag: block, file: self.0.token, operation });
     }
 
     /// The stamp of each block; each is whole.
     fn read(&self) -> Vec<u64> {
         let mut content = vec![0; (BLOCKS * 4096) as usize];
-        assert_eq!(self.file.read_at(0, &mut content), Ok(content.len()));
+        assert_eq!(self.0.file.read_at(0, &mut content), Ok(content.len()));
         let block = |block: &[u8]| {
             let mut words = block.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
             let first = words.next().unwrap();
@@ -258,9 +247,9 @@ fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
             sent[block as usize] = stamp;
             writer.write(block, stamp);
         }
-        writer.queue.kick();
+        writer.0.queue.kick();
         while ended < 200 + 100 * round {
-            writer.queue.poll(&mut done);
+            writer.0.queue.poll(&mut done);
             for FileDone { tag, result, .. } in done.drain(..) {
                 result.unwrap();
                 acknowledged[tag as usize] = sent[tag as usize];
@@ -269,21 +258,21 @@ fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
                 writer.write(tag, stamp);
                 ended += 1;
             }
-            writer.queue.kick();
-            writer.event_loop.sleep(Duration::from_secs(10)).unwrap();
+            writer.0.queue.kick();
+            writer.0.event_loop.sleep(Duration::from_secs(10)).unwrap();
         }
         through.kill();
         // All that was under way ends with an error, or was acknowledged before.
         let mut left = BLOCKS;
         while left > 0 {
-            writer.queue.poll(&mut done);
+            writer.0.queue.poll(&mut done);
             for FileDone { tag, result, .. } in done.drain(..) {
                 if result.is_ok() {
                     acknowledged[tag as usize] = sent[tag as usize];
                 }
                 left -= 1;
             }
-            writer.event_loop.sleep(Duration::from_secs(10)).unwrap();
+            writer.0.event_loop.sleep(Duration::from_secs(10)).unwrap();
         }
     }
     let last = Writer::new(&through);

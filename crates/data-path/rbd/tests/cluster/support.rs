@@ -1,9 +1,13 @@
 //! The cluster that the tests share, and their datastores in it.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use strongroom_datastore::file::storage::StoredFile;
+use strongroom_io::{EventLoop, FileQueue, FileToken, IdleReactor};
+use strongroom_memory::BufferPool;
 use strongroom_rbd::{ClusterConf, ClusterOptions, RbdOptions, RbdStorage};
 use strongroom_test_peers::CephCluster;
 
@@ -42,4 +46,23 @@ pub fn datastore_on(conf: PathBuf, pools: Pools) -> RbdOptions {
 
 pub fn connect(pools: Pools) -> RbdStorage {
     RbdStorage::connect(&datastore(pools)).unwrap()
+}
+
+/// A thread's queue to a file.
+pub struct FileLane {
+    pub file: Arc<dyn StoredFile>,
+    pub queue: Box<dyn FileQueue>,
+    pub token: FileToken,
+    pub event_loop: Rc<IdleReactor>,
+    pub pool: BufferPool,
+}
+
+impl FileLane {
+    /// A queue to this file, with so much memory.
+    pub fn to(file: Arc<dyn StoredFile>, pool_bytes: usize) -> Self {
+        let event_loop = Rc::new(IdleReactor::new().unwrap());
+        let mut queue = file.queue(&event_loop.reactor()).unwrap();
+        let token = queue.register(Arc::clone(&file) as _).unwrap();
+        Self { file, queue, token, event_loop, pool: BufferPool::new(pool_bytes).unwrap() }
+    }
 }

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use rustix::io::Errno;
 use strongroom_datastore::file::storage::{mount, storage_of, unmount};
-use strongroom_rbd::process::StorageProgram;
-use strongroom_remote::RemoteStorage;
+use strongroom_rbd::process::{StorageProgram, StorageStarter};
 use strongroom_types::DatastoreId;
 
 use super::Note;
@@ -17,19 +15,11 @@ impl Mounted {
     /// Mounts the datastore of a note, if it is on a cluster and not mounted yet.
     pub fn of(note: &Note) -> Option<Self> {
         let wanted = note.ceph.clone().filter(|_| storage_of(&note.path).is_err())?;
-        let id = note.datastore;
-        let dial = move || {
-            let started = StorageProgram::this()
-                .map_err(|error| error.to_string())
-                .and_then(|program| program.start(&wanted, None).map_err(|error| error.to_string()));
-            // The process ends when nobody uses it.
-            started.map(|(_process, socket)| socket).map_err(|reason| {
-                tracing::warn!("datastore {id} cannot be reached: {reason}");
-                Errno::NOTCONN
-            })
-        };
-        mount(id, Arc::new(RemoteStorage::new(dial)));
-        Some(Self(id))
+        let program = StorageProgram::this()
+            .inspect_err(|error| tracing::warn!("no datastore on a cluster can be mounted: {error}"))
+            .ok()?;
+        mount(note.datastore, Arc::new(StorageStarter::new(program, wanted).storage()));
+        Some(Self(note.datastore))
     }
 }
 
