@@ -311,23 +311,27 @@ fn is_taken_over_by_another_monitor() {
     let lab = Lab::new();
     let run = lab.run_directory();
     let identity = OtherSupervisor::start(&lab, None).kill();
+    let qemu = pid(Some(identity.pid));
+    // A QEMU that stands still greets no monitor before it dies.
     let find_with_lost_monitor = || {
+        kill_process(qemu, Signal::STOP).unwrap();
         let found = MachineProcess::find(&run, identity, &lab.isolation()).unwrap();
         kill_process(pid(found.monitor_process()), Signal::KILL).unwrap();
         found
     };
     let (mut asked, mut kept) = (0, None);
-    let qemu = Qemu::take_over(find_with_lost_monitor(), || {
+    let taken = Qemu::take_over(find_with_lost_monitor(), || {
         asked += 1;
         if asked == 1 {
             return Err("there is no process to spare".to_owned());
         }
+        kill_process(qemu, Signal::CONT).unwrap();
         let mut again = MachineProcess::find(&run, identity, &lab.isolation()).unwrap();
         let connection = again.hand_over().unwrap().monitor;
         kept = Some(again);
         Ok(connection)
     });
-    assert!(qemu.unwrap().monitor().status().is_ok());
+    assert!(taken.unwrap().monitor().status().is_ok());
     assert_eq!(asked, 2);
 
     // Without a monitor, no one can supervise it.
