@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -80,10 +80,13 @@ guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_duri
   passphrases_move_to_other_passphrases_and_then_to_a_key_file there_is_no_moment_at_which_a_kill_does_harm \
   there_is_no_moment_at_which_a_kill_makes_a_part_of_a_group \
   a_suspended_vm_goes_on_with_its_memory_which_is_sealed_and_whole \
-  a_later_supervisor_serves_a_half_clear_disk_only_as_its_state_says
+  a_later_supervisor_serves_a_half_clear_disk_only_as_its_state_says \
+  it_is_a_disk_on_an_erasure_coded_pool \
+  no_acknowledged_write_is_lost_when_the_process_is_killed
 
-test-guests-slice: ## those of test-guests that CI runs as well; some minutes
+test-guests-slice: ## those of test-guests and test-ceph that CI runs as well; some minutes
 	scripts/install-packages test
+	scripts/ceph-programs >/dev/null
 	STRONGROOM_BIN=$(tested_program) scripts/run-tests --lint --workspace --all-targets -- $(guest_slice)
 
 test-full: ## the same, the long whole-system tests, libvirt and systemd, and every supported file system
@@ -211,6 +214,12 @@ measure-qos: build ## limits of requests: how exactly they are held, what a neig
 measure-estate: build ## the control plane of 64 simulated hosts with 1,000 and 10,000 VMs: starts, readings, idle time, a mixed load; as root, on a quiet machine, some ten minutes, docs/LAB.md
 	cargo build --release --package strongroom-estate
 	@scripts/measure-estate
+
+measure-ceph: ## volumes on a Ceph cluster of this machine beside QEMU's own driver, plain and with LUKS; as root, on a quiet machine, a quarter of an hour, docs/LAB.md
+	scripts/install-packages test
+	cargo build --release --package strongroom-lab
+	cargo build --release --package strongroom-worker --example serve_from_ceph
+	@scripts/measure-ceph
 
 measure-kmip: ## how often the key server releases a key, beside PyKMIP's and kmip-go's; on a quiet machine, some minutes
 	scripts/install-packages test

@@ -4,6 +4,7 @@
 //!   verifies every sector. `strongroom-lab vhost-user-verify` runs it against any server.
 //! - [`datapath`]: the speed of a worker, compared with other servers. `strongroom-lab datapath`
 //!   runs it.
+//! - [`ceph`]: volumes on a Ceph cluster, beside QEMU's driver. `strongroom-lab ceph` runs it.
 //! - [`first_writes`]: the speed of first writes to our volumes and QEMU's images.
 //!   `strongroom-lab first-writes` runs it.
 //! - [`kmip_load`]: the rate and latency of Get on any KMIP server. `strongroom-lab kmip-load` runs
@@ -26,6 +27,7 @@
 //! **May not enter:** anything that Strongroom itself needs to run.
 #![forbid(unsafe_code)]
 
+pub mod ceph;
 pub mod datapath;
 pub mod first_writes;
 pub mod kmip_load;

@@ -1,6 +1,7 @@
 //! `strongroom-lab`: studies and load generators that a person runs.
 #![forbid(unsafe_code)]
 
+mod ceph_command;
 mod datapath_command;
 mod first_writes_command;
 mod kmip_load_command;
@@ -26,6 +27,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Ceph(ceph_command::Arguments),
     Datapath(datapath_command::Arguments),
     FirstWrites(first_writes_command::Arguments),
     KmipLoad(kmip_load_command::Arguments),
@@ -40,6 +42,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match Arguments::parse().command {
+        Command::Ceph(arguments) => ceph_command::run(&arguments),
         Command::Datapath(arguments) => datapath_command::run(&arguments),
         Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),

@@ -78,10 +78,14 @@ fn host_files() -> (RemoteStorage, Had) {
 }
 
 fn cluster_files(cluster: &CephCluster) -> (RemoteStorage, Had) {
+    files_in_pools(cluster, None)
+}
+
+fn files_in_pools(cluster: &CephCluster, data_pool: Option<&str>) -> (RemoteStorage, Had) {
     let mount = CephMount {
         pools: CephPools {
             pool: "rep2".parse().unwrap(),
-            data_pool: None,
+            data_pool: data_pool.map(|pool| pool.parse().unwrap()),
             namespace: "volumes".parse().unwrap(),
         },
         client: CephClient {
@@ -203,8 +207,12 @@ impl Served {
         shared_memory(worker)
     }
 
+    fn uri(&self) -> String {
+        format!("nbd+unix:///vm1?socket={}", self.directory.path().join("vm1.sock").display())
+    }
+
     fn qemu_io(&self) -> Command {
-        let uri = format!("nbd+unix:///vm1?socket={}", self.directory.path().join("vm1.sock").display());
+        let uri = self.uri();
         // Its answers are not to wait for more in a pipe.
         let mut client = Command::new("stdbuf");
         client.args(["-oL", "qemu-io", "-f", "raw", &uri]);
@@ -312,6 +320,47 @@ fn a_volume_lives_on_a_cluster() {
     let cluster = CephCluster::start(3);
     let (storage, had) = cluster_files(&cluster);
     lives(&storage, had, Path::new("vm1"), Seal::Encrypted);
+}
+
+/// A second program writes all of it at random, and reads it back; meanwhile a device is lost.
+fn fio_verifies(data_pool: Option<&str>) {
+    let mut cluster = CephCluster::start(3);
+    let (storage, had) = files_in_pools(&cluster, data_pool);
+    let served = Served::start(&storage, had, Path::new("vm1"), Seal::Encrypted);
+    let scratch = tempfile::tempdir().unwrap();
+    let fio = |phase: &[&str]| {
+        let mut fio = Command::new("fio");
+        fio.current_dir(&scratch).args(["--name=verify", "--ioengine=nbd", "--iodepth=16", "--randseed=7"]);
+        fio.arg(format!("--uri={}", served.uri())).arg(format!("--size={SIZE_BYTES}"));
+        fio.args(["--rw=randwrite", "--bsrange=4k-64k", "--verify=crc32c", "--verify_fatal=1"]);
+        fio.args(phase).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Ends).unwrap()
+    };
+    let ended = |mut fio: Ends| {
+        let status = fio.0.wait().unwrap();
+        let said = fio.0.stdout.take().map(io::read_to_string).unwrap().unwrap();
+        assert!(status.success(), "{said}");
+    };
+    let writes = fio(&["--do_verify=1"]);
+    cluster.kill("osd.2");
+    ended(writes);
+    // Others have what it had, and so has it afterwards.
+    cluster.start_again("osd.2");
+    cluster.wait_until_clean();
+    cluster.kill("osd.1");
+    ended(fio(&["--verify_only=1"]));
+    served.end();
+}
+
+#[test]
+#[ignore = "long: make test-ceph"]
+fn fio_reads_back_what_it_wrote_though_devices_die() {
+    fio_verifies(None);
+}
+
+#[test]
+#[ignore = "long: make test-ceph"]
+fn fio_reads_back_what_it_wrote_to_an_erasure_coded_pool_though_devices_die() {
+    fio_verifies(Some("ec21"));
 }
 
 /// A client whose protocol has a word for it hears that the pool is full, and the volume's

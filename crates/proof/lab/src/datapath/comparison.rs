@@ -242,7 +242,7 @@ pub fn programs(config: &ComparisonConfig) -> io::Result<BTreeMap<String, String
 
 /// A fingerprint of a build. It is not a cryptographic hash, because it needs no protection against
 /// attackers.
-fn fingerprint(program: &Path) -> io::Result<String> {
+pub(crate) fn fingerprint(program: &Path) -> io::Result<String> {
     let mut file = File::open(program)?;
     let mut hasher = std::hash::DefaultHasher::new();
     let mut piece = vec![0; 1 << 20];

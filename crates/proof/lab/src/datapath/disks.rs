@@ -35,7 +35,7 @@ const MEMORY_DIRECTORY: &str = "/dev/shm/strongroom-lab-";
 static DISKS_MADE: AtomicU32 = AtomicU32::new(0);
 
 /// The pattern of a disk's first writes.
-const FILLING: Pattern =
+pub(crate) const FILLING: Pattern =
     Pattern { order: Order::Sequential, reads_percent: 0, block_bytes: 512 << 10, depth: 8 };
 
 /// The sizes of disks, in bytes.

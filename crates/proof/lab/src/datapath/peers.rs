@@ -270,7 +270,7 @@ pub fn create_luks(
     qemu_img::create(&mut command)
 }
 
-fn qemu_secret(file: &Path) -> String {
+pub(crate) fn qemu_secret(file: &Path) -> String {
     format!("secret,id=secret,file={}", option_value(file))
 }
 

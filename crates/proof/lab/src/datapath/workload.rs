@@ -86,9 +86,7 @@ impl Workload for DiskWorkload {
 
     fn headline(&self) -> Metric {
         match self.task {
-            Task::Load { pattern, .. } if pattern.depth == 1 => Metric::LatencyP50Us,
-            Task::Load { pattern, .. } if pattern.block_bytes > 4096 => Metric::MegabytesPerSecond,
-            Task::Load { .. } => Metric::OperationsPerSecond,
+            Task::Load { pattern, .. } => headline(pattern),
             Task::Create | Task::Open | Task::Map => Metric::ElapsedMs,
         }
     }
@@ -192,8 +190,17 @@ fn pattern(order: Order, reads_percent: u8, kib: u32, depth: u16) -> Pattern {
     Pattern { order, reads_percent, block_bytes: kib << 10, depth }
 }
 
+/// The metric by which servers are compared first at a pattern.
+pub(crate) fn headline(pattern: Pattern) -> Metric {
+    match pattern {
+        Pattern { depth: 1, .. } => Metric::LatencyP50Us,
+        Pattern { block_bytes, .. } if block_bytes > 4096 => Metric::MegabytesPerSecond,
+        _ => Metric::OperationsPerSecond,
+    }
+}
+
 /// A pattern in words, such as `4 KiB random read, depth 32`.
-fn told(pattern: Pattern) -> String {
+pub(crate) fn told(pattern: Pattern) -> String {
     let order = match pattern.order {
         Order::Random => "random",
         Order::Sequential => "sequential",
