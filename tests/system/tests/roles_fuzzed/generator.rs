@@ -342,9 +342,14 @@ impl Generator {
             None if field == "machine_type" => "pc-q35-7.2".to_owned(),
             None if field == "processor" => "host".to_owned(),
             None => format!("n{made}"),
-            Some("^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" | "^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$" | "^[!-~]+$") => {
-                format!("n{made}")
-            }
+            Some(
+                "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+                | "^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
+                | "^[A-Za-z0-9._-]+$"
+                | "^[!-~]+$",
+            ) => format!("n{made}"),
+            Some("^client[.][A-Za-z0-9._-]+$") => format!("client.n{made}"),
+            Some("^/") => format!("/nonexistent/{made}"),
             Some("^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}(=[A-Za-z0-9._/:@+-]{1,63})?$") => format!("tag{made}=x"),
             Some("^[0-9]{6}$") => format!("{:06}", made % 1_000_000),
             Some("^[0-9a-f]{32}$") => format!("{made:032x}"),
