@@ -20,7 +20,7 @@ use strongroom_api::vm::{Capabilities, MachineType, ProcessorModel};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
 use strongroom_files::FileError;
 use strongroom_types::{
-    CephClient, CephName, CephPools, CephUser, display_bytes, parse_id, unix_milliseconds_now,
+    CephClient, CephName, CephPools, CephUser, Redundancy, display_bytes, parse_id, unix_milliseconds_now,
 };
 use uuid::Uuid;
 
@@ -917,6 +917,9 @@ fn datastore_text(found: &Datastore) -> String {
     if let Some(CephPools { pool, data_pool, namespace }) = &found.ceph {
         lines.push(format!("pool         {pool}, namespace {namespace}"));
         lines.extend(data_pool.iter().map(|pool| format!("data pool    {pool}")));
+    }
+    if let Some(Redundancy { losses_survived, losses_served }) = found.redundancy {
+        lines.push(format!("redundancy   outlives {losses_survived}, serves with {losses_served}"));
     }
     lines.extend(found.hosts.iter().map(on_host));
     lines.join("\n")

@@ -131,6 +131,11 @@ struct RuleArguments {
     #[arg(long)]
     thick_required: bool,
 
+    /// Losses of storage devices, or of what else a Ceph cluster's rule keeps copies apart in, at one
+    /// time, after which all their data is still there, at least
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=16))]
+    losses_survived: Option<u8>,
+
     /// Snapshots that are made of each VM at least: the time from one to the next, and how many are
     /// kept, as in 1h:24; new VMs get them. Repeat for each period
     #[arg(long, value_name = "TIME:N", value_parser = parse_snapshots)]
@@ -154,6 +159,7 @@ impl RuleArguments {
             integrity_required: self.integrity_required,
             disk_limits: self.disk_limits.limits(),
             thick_required: self.thick_required,
+            losses_survived: self.losses_survived,
             snapshots: self.snapshots.clone(),
             processor: self.processor.clone(),
             crypto_safe_hosts: self.crypto_safe_hosts,
@@ -194,6 +200,9 @@ impl Display for PolicyText<'_> {
         writeln!(f, "TPM         {}", demanded(rules.tpm_required))?;
         writeln!(f, "disks       {}", rules.disk_limits)?;
         writeln!(f, "space       {}", if rules.thick_required { "all of it at once" } else { "as wished" })?;
+        let survived =
+            rules.losses_survived.map_or("as wished".to_owned(), |losses| format!("outlives {losses}"));
+        writeln!(f, "losses      {survived}")?;
         let kept = |rule: &SnapshotRule| {
             format!("every {}, {} kept", display_seconds(rule.every_s.into()), rule.keep)
         };

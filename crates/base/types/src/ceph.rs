@@ -31,6 +31,28 @@ pub enum CephNameError {
     User(String),
 }
 
+/// How many losses the data of a datastore outlives. A loss is of a storage device, or of whatever
+/// else the pools' rule keeps copies apart in, such as a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Redundancy {
+    /// The losses at one time after which all data is still there.
+    pub losses_survived: u8,
+    /// The losses at one time after which it is still read and written.
+    pub losses_served: u8,
+}
+
+impl Redundancy {
+    /// The lesser of two, in each respect.
+    #[must_use]
+    pub fn least(self, other: Self) -> Self {
+        Self {
+            losses_survived: self.losses_survived.min(other.losses_survived),
+            losses_served: self.losses_served.min(other.losses_served),
+        }
+    }
+}
+
 fn is_plain(text: &str) -> bool {
     let may_be = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     !text.is_empty() && text.len() <= CEPH_NAME_BYTES_MAX && text.bytes().all(may_be)

@@ -34,7 +34,7 @@ pub const DESCRIPTOR_TAG_BYTES: usize = 32;
 
 pub use ceph::{
     CEPH_CONF, CEPH_NAME_BYTES_MAX, CEPH_NAMESPACE, CephClient, CephMount, CephName, CephNameError,
-    CephPools, CephUser,
+    CephPools, CephUser, Redundancy,
 };
 pub use chunk::{ChunkSize, ChunkSizeError};
 pub use count::counted;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::{
-    CEPH_CONF, CEPH_NAMESPACE, CephClient, CephName, CephPools, CephUser, DatastoreId, VmId,
+    CEPH_CONF, CEPH_NAMESPACE, CephClient, CephName, CephPools, CephUser, DatastoreId, Redundancy, VmId,
 };
 use utoipa::ToSchema;
 
@@ -132,6 +132,10 @@ pub struct Datastore {
     /// The pools, if it is on a Ceph cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceph: Option<CephPools>,
+    /// How many losses its data outlives, as its hosts report it of a Ceph cluster. Of a directory
+    /// nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redundancy: Option<Redundancy>,
     /// The name of its first host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,

@@ -23,6 +23,8 @@ pub const TAGS_WANTED_CHARACTERS_MAX: usize = 8 * (TAG_KEY_BYTES_MAX + 1 + TAG_V
 /// Highest disk latency that a policy may set, in milliseconds. Guests give up a request after a
 /// minute.
 pub const DISK_LATENCY_P99_MAX_MS: u32 = 60_000;
+/// The most losses that a policy may demand to be outlived.
+pub const LOSSES_SURVIVED_MAX: u8 = 16;
 
 /// Most entries of one page of a list.
 pub const PAGE_MAX: u32 = 1000;

@@ -66,6 +66,11 @@ pub struct PolicyRules {
     /// New disks do.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub thick_required: bool,
+    /// The losses at one time after which all data of a VM is still there, at least: its datastore
+    /// is on a Ceph cluster whose pools outlive as many.
+    #[schema(maximum = 16)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losses_survived: Option<u8>,
     /// The snapshots that are made of a VM at least: it has each of these rules, or one of the same
     /// period that keeps more. New VMs get them.
     #[schema(max_items = 8)]
@@ -137,6 +142,8 @@ pub enum PolicyRule {
     DiskLimits,
     /// `thick_required`.
     Provisioning,
+    /// `losses_survived`.
+    Redundancy,
     /// `snapshots`.
     Snapshots,
     /// `processor`.

@@ -5,12 +5,14 @@ use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::path::{Component, Path};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Directory, Lockable, Storage, StoredFile};
 use strongroom_datastore::file::{DatastoreError, FileSystem, FileSystemKind, is_layer_file};
+use strongroom_types::Redundancy;
 
 use crate::ceph::{
     CephError, Cluster, ClusterOptions, Image, ImageAccess, ImageShape, Pool, create_image, make_namespace,
@@ -23,6 +25,9 @@ use crate::names::{Entry, NameChange, Names, ObjectId};
 
 /// For how long an instance that has died is refused: longer than anything of it can be under way.
 const FENCED_SECONDS: u32 = 10 * 365 * 24 * 60 * 60;
+
+/// How long what the monitors said about the pools' redundancy is believed.
+const REDUNDANCY_KEPT: Duration = Duration::from_secs(60);
 
 /// Where a datastore lies.
 #[derive(Clone, Debug)]
@@ -54,6 +59,8 @@ pub(crate) struct Shared {
     own: Instance,
     /// The addresses of instances that were fenced.
     fenced: Mutex<HashSet<String>>,
+    /// What the monitors said last about the pools, and when: it hardly ever changes.
+    redundancy: Mutex<Option<(Redundancy, Instant)>>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -63,6 +70,19 @@ struct OpenedAs {
 }
 
 impl Shared {
+    /// How many losses the pools outlive; `None` if the monitors do not say it.
+    fn redundancy(&self) -> Option<Redundancy> {
+        let mut known = self.redundancy.lock();
+        if known.is_none_or(|(_, asked)| asked.elapsed() > REDUNDANCY_KEPT) {
+            let told = self.cluster.redundancy(&self.pool_names);
+            *known = told
+                .inspect_err(|errno| tracing::warn!("the pools' redundancy is not known: {errno}"))
+                .ok()
+                .map(|redundancy| (redundancy, Instant::now()));
+        }
+        known.map(|(redundancy, _)| redundancy)
+    }
+
     pub(crate) fn open_image(&self, id: &ObjectId, access: ImageAccess) -> Result<Arc<Image>, Errno> {
         let key = OpenedAs { id: *id, writes: access == ImageAccess::Write };
         let place = {
@@ -134,7 +154,17 @@ impl RbdStorage {
         let data_pool = options.data_pool.clone();
         let (images, fenced) = (Mutex::default(), Mutex::default());
         let pool_names = [Some(&options.pool), data_pool.as_ref()].into_iter().flatten().cloned().collect();
-        let shared = Shared { cluster, pool, data_pool, pool_names, images, instances, own, fenced };
+        let shared = Shared {
+            cluster,
+            pool,
+            data_pool,
+            pool_names,
+            images,
+            instances,
+            own,
+            fenced,
+            redundancy: Mutex::default(),
+        };
         let storage = Self(Arc::new(shared));
         storage.forget_the_ended().map_err(failed)?;
         match Names::root(&storage.0.pool).make() {
@@ -369,6 +399,7 @@ impl Directory for RbdDirectory {
             path: path.to_owned(),
             errno,
         })?;
+        let redundancy = self.shared().redundancy();
         Ok(FileSystem {
             kind: FileSystemKind::Ceph,
             fill_bytes_min: None,
@@ -377,6 +408,7 @@ impl Directory for RbdDirectory {
             syncs_in_turn: false,
             total_bytes: space.total_bytes,
             available_bytes: space.available_bytes,
+            redundancy,
         })
     }
 

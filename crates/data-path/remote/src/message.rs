@@ -7,6 +7,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_datastore::file::{FileSystem, FileSystemKind};
+use strongroom_types::Redundancy;
 use strongroom_wire::Formats;
 use uuid::Uuid;
 
@@ -240,6 +241,8 @@ pub(crate) struct FileSystemFacts {
     syncs_in_turn: bool,
     total_bytes: u64,
     available_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    redundancy: Option<Redundancy>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,6 +271,7 @@ impl From<FileSystem> for FileSystemFacts {
             syncs_in_turn: file_system.syncs_in_turn,
             total_bytes: file_system.total_bytes,
             available_bytes: file_system.available_bytes,
+            redundancy: file_system.redundancy,
         }
     }
 }
@@ -288,6 +292,7 @@ impl From<FileSystemFacts> for FileSystem {
             syncs_in_turn: facts.syncs_in_turn,
             total_bytes: facts.total_bytes,
             available_bytes: facts.available_bytes,
+            redundancy: facts.redundancy,
         }
     }
 }

@@ -134,6 +134,7 @@ impl SimulatedHost {
             free_bytes: DATASTORE_BYTES / 2,
             state: DatastoreState::Ready,
             reason: None,
+            redundancy: None,
         }
     }
 }

@@ -59,6 +59,7 @@ impl Directory for SimDirectory {
             syncs_in_turn: state.habits.skips_overlapping_syncs,
             total_bytes: state.capacity_bytes.unwrap_or(UNLIMITED_BYTES),
             available_bytes: state.free_bytes().unwrap_or(UNLIMITED_BYTES),
+            redundancy: None,
         })
     }
 

@@ -8,7 +8,7 @@ use strongroom_api::policy::{Deviation, PolicyRule, PolicyRules};
 use strongroom_api::task::TaskKind;
 use strongroom_api::vm::SnapshotRule;
 use strongroom_api::{Name, Problem};
-use strongroom_types::{IoLimits, display_seconds};
+use strongroom_types::{IoLimits, Redundancy, display_seconds};
 use strongroom_vm::{DiskBecomes, DiskName};
 
 use super::Stop;
@@ -65,10 +65,10 @@ pub(super) fn keeps_policies(
         let known = index.schedule(vm.id).map(|known| &*known.record);
         let schedule = schedules.iter().find(|schedule| schedule.vm == vm.id).or(known);
         let before = index.vm(vm.id).filter(|before| before.policy == vm.policy);
-        let before = before.map(|before| deviations(before, known, policy)).unwrap_or_default();
+        let before = before.map(|before| deviations(index, before, known, policy)).unwrap_or_default();
         let is_new =
             |now: &Deviation| before.iter().all(|known| known.rule != now.rule || known.disk != now.disk);
-        let new = deviations(&vm, schedule, policy).into_iter().find(is_new);
+        let new = deviations(index, &vm, schedule, policy).into_iter().find(is_new);
         if let Some(Deviation { message, next_step, .. }) = new {
             let message = format!("policy {}: {message}", policy.name);
             return Err(problems::conflict(message).next(next_step).into());
@@ -103,6 +103,7 @@ fn apply(vm: &mut VmRecord, work: &Work) {
 
 /// What of a VM its policy does not permit.
 pub(super) fn deviations(
+    index: &Index,
     vm: &VmRecord,
     schedule: Option<&ScheduleRecord>,
     policy: &PolicyRecord,
@@ -113,11 +114,12 @@ pub(super) fn deviations(
         disk: found.disk.map(|disk| disk.name.to_string()),
         message: found.message,
     };
-    found(vm, schedule, policy).into_iter().map(told).collect()
+    found(index, vm, schedule, policy).into_iter().map(told).collect()
 }
 
 /// As [`deviations`], for those that end them.
 pub(super) fn found<'vm>(
+    index: &Index,
     vm: &'vm VmRecord,
     schedule: Option<&ScheduleRecord>,
     policy: &'vm PolicyRecord,
@@ -129,6 +131,7 @@ pub(super) fn found<'vm>(
         integrity_required,
         disk_limits,
         thick_required,
+        losses_survived,
         snapshots,
         processor,
         // They are looked at where a VM runs.
@@ -151,6 +154,13 @@ pub(super) fn found<'vm>(
             format!("VM {name} has processor {}, and not {demanded}", vm.hardware.board.processor());
         let next = format!("`strongroom vm set {name} --processor {demanded}` while it is off");
         deviates(PolicyRule::Processor, None, message, Mend::Anew(next));
+    }
+    if let Some(demanded) = *losses_survived
+        && let Some(message) = lacks_redundancy(index, vm, demanded)
+    {
+        let next = "make it anew in a datastore that has it: `strongroom datastore list` shows which; \
+                    `strongroom vm clone` with --datastore copies all";
+        deviates(PolicyRule::Redundancy, None, message, Mend::Anew(next.to_owned()));
     }
     for disk in &vm.hardware.disks {
         let called = || format!("{} of VM {name}", disk.name);
@@ -223,6 +233,18 @@ impl Found<'_> {
     }
 }
 
+/// Why a VM's datastore does not outlive as many losses as are demanded.
+fn lacks_redundancy(index: &Index, vm: &VmRecord, demanded: u8) -> Option<String> {
+    let survived = index.datastore_of(vm).and_then(|datastore| datastore.redundancy);
+    let has = match survived {
+        Some(Redundancy { losses_survived, .. }) if losses_survived >= demanded => return None,
+        Some(Redundancy { losses_survived, .. }) => format!("outlives {losses_survived}"),
+        None => "is not known to outlive any".to_owned(),
+    };
+    let datastore = index.datastore_name(vm);
+    Some(format!("VM {} must outlive {demanded} losses of storage, and datastore {datastore} {has}", vm.name))
+}
+
 /// Whether a rule for snapshots is at least what is demanded.
 fn covers(has: &SnapshotRule, demanded: &SnapshotRule) -> bool {
     let SnapshotRule { every_s, at_minutes, keep, quiesce_within_s } = *demanded;
@@ -279,7 +301,7 @@ fn as_options(limits: &IoLimits) -> String {
 pub(super) fn deviating(index: &Index, policy: &PolicyRecord) -> Vec<Name> {
     let under = index.vms_with(&Facet::Policy(policy.id));
     under
-        .filter(|vm| !found(vm, schedule_of(index, vm), policy).is_empty())
+        .filter(|vm| !found(index, vm, schedule_of(index, vm), policy).is_empty())
         .map(|vm| vm.name.clone())
         .collect()
 }

@@ -15,7 +15,7 @@ use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_datastore::file::storage::{CLUSTERS, cluster_path};
 use strongroom_host::protocol::{DatastoreRequest, FORMAT_WITH_CLUSTERS, FORMAT_WITH_MOVES};
-use strongroom_types::{CephClient, CephMount, CephPools, CephUser, DatastoreId, counted};
+use strongroom_types::{CephClient, CephMount, CephPools, CephUser, DatastoreId, Redundancy, counted};
 use strongroom_vm::check_host_path;
 
 use super::alarms::datastore_object;
@@ -59,7 +59,9 @@ impl Control {
             }
             let ceph = place.pools().cloned();
             let first = place.mount(seat, id);
-            let record = DatastoreRecord { id, name: wish.name.clone(), ceph, first, others: Vec::new() };
+            let redundancy = seat.redundancy_of(id);
+            let (name, others) = (wish.name.clone(), Vec::new());
+            let record = DatastoreRecord { id, name, ceph, redundancy, first, others };
             let object = datastore_object(&record);
             let task = self.task_done(task, TaskKind::DatastoreAdd, object, caller);
             Ok((task, with_host(index, seat, self.draft().create_named(&record))?))
@@ -200,6 +202,29 @@ impl Control {
             tracing::debug!(host = %seat.name, %error, "the host's state could not be read again");
         }
         Ok(id)
+    }
+
+    /// Writes down what the pools of a host's datastores outlive, if it has changed: the least that
+    /// all of their hosts say. An error is repeated soon.
+    pub(super) fn note_redundancy(&self, seat: &HostSeat) {
+        let mut draft = self.draft();
+        {
+            let index = self.inventory.read();
+            let here =
+                index.datastores.iter().filter(|known| known.ceph.is_some() && known.on(seat.id).is_some());
+            for known in here {
+                let said = known.mounts().filter_map(|mount| self.seat(mount.host)?.redundancy_of(known.id));
+                let least = said.reduce(Redundancy::least);
+                if least.is_none() || least == known.redundancy {
+                    continue;
+                }
+                let changed = DatastoreRecord { redundancy: least, ..DatastoreRecord::clone(&known.record) };
+                draft = draft.replace(known, &changed);
+            }
+        }
+        if let Err(error) = self.inventory.commit(draft) {
+            tracing::debug!(host = %seat.name, %error, "the redundancy of datastores was not written down");
+        }
     }
 
     /// Has a host use a known datastore as the inventory says, after it was asked to use its pools

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 use strongroom_api::vm::PowerState;
 use strongroom_host::protocol::{self, ChangedObject, Epoch, ObservedVm, OperationId, VmSpec};
-use strongroom_types::VmId;
+use strongroom_types::{DatastoreId, Redundancy, VmId};
 use uuid::Uuid;
 
 use super::{Control, HostSeat};
@@ -67,6 +67,13 @@ impl From<&ObservedVm> for Present {
 impl HostSeat {
     pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock()
+    }
+
+    /// How many losses a datastore's data outlives, as the host says.
+    pub(super) fn redundancy_of(&self, datastore: DatastoreId) -> Option<Redundancy> {
+        let seen = self.seen();
+        let told = seen.state.as_ref()?.datastores.iter().find(|told| told.id == Some(datastore))?;
+        told.redundancy
     }
 
     fn looking(&self) -> MutexGuard<'_, ()> {
@@ -203,6 +210,8 @@ impl Control {
         let mut seen = seat.seen();
         seen.clock_ahead_ms = state.now_unix_ms.map_or(0, |told| ahead_ms(told, asked, answered));
         (seen.state, seen.state_at_unix_ms) = (Some(state), answered);
+        drop(seen);
+        self.note_redundancy(seat);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Policies: they are made, changed and deleted, and VMs that deviate are made to keep them.
 
-use strongroom_api::limits::{DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS};
+use strongroom_api::limits::{DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, LOSSES_SURVIVED_MAX};
 use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules, SetPolicy};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{EncryptDisk, RotateKey, SetSnapshotSchedule};
@@ -151,18 +151,18 @@ impl Sweeps for Application {
     fn todo<'index>(&self, index: &'index Index) -> Vec<&'index Row<VmRecord>> {
         let Some(policy) = self.policy(index) else { return Vec::new() };
         let under = index.vms_with(&Facet::Policy(policy.id));
-        under.filter(|vm| !found(vm, schedule_of(index, vm), policy).is_empty()).collect()
+        under.filter(|vm| !found(index, vm, schedule_of(index, vm), policy).is_empty()).collect()
     }
 
     /// The request is committed before the sweep has its task. If the control plane is killed in
     /// between, the VM's next turn comes when that task has ended, and begins with what is left.
     fn begin(&self, control: &Control, task: &Row<TaskRecord>, vm: &Row<VmRecord>) -> Result<Begun, Problem> {
-        let (policy, schedule) = {
-            let index = control.inventory.read();
-            (self.policy(&index).cloned(), schedule_of(&index, vm).cloned())
-        };
+        let policy = self.policy(&control.inventory.read()).cloned();
         let Some(policy) = policy else { return Err(problems::conflict("the policy is not there any more")) };
-        let found = found(vm, schedule.as_ref(), &policy);
+        let found = {
+            let index = control.inventory.read();
+            found(&index, vm, schedule_of(&index, vm), &policy)
+        };
         let by_request = found.iter().find(|found| !matches!(found.mend, Mend::Anew(_)));
         let Some(first) = by_request.or(found.first()) else {
             return Err(problems::conflict("it keeps the rules meanwhile"));
@@ -188,6 +188,9 @@ fn check_rules(rules: &PolicyRules) -> Result<(), Problem> {
     if rules.disk_latency_p99_ms.is_some_and(|latency_ms| latency_ms > DISK_LATENCY_P99_MAX_MS) {
         let message = format!("a disk's latency is at most {DISK_LATENCY_P99_MAX_MS} milliseconds");
         return Err(problems::invalid(message));
+    }
+    if rules.losses_survived.is_some_and(|losses| losses > LOSSES_SURVIVED_MAX) {
+        return Err(problems::invalid(format!("a policy demands at most {LOSSES_SURVIVED_MAX} losses")));
     }
     check_snapshot_rules(&rules.snapshots)
 }

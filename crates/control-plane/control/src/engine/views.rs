@@ -143,7 +143,7 @@ impl Control {
             cryptoperiod: self.cryptoperiod_view(&index, vm),
             deviations: index
                 .policy_of(vm)
-                .map(|policy| deviations(vm, schedule_of(&index, vm), policy))
+                .map(|policy| deviations(&index, vm, schedule_of(&index, vm), policy))
                 .unwrap_or_default(),
             datastore_ref: datastore.map_or_else(
                 || ObjectRef {
@@ -285,6 +285,7 @@ impl Control {
             name: datastore.name.clone(),
             path: datastore.first.path.clone(),
             ceph: datastore.ceph.clone(),
+            redundancy: datastore.redundancy,
             host: self.seat(datastore.first.host).map(|seat| seat.name.to_string()),
             hosts: on.iter().map(|seen| seen.view(index)).collect(),
             state: best.map_or(DatastoreState::Unknown, |seen| seen.state),

@@ -236,7 +236,7 @@ impl Control {
             );
         }
         let deviations =
-            index.policy_of(vm).map(|policy| (policy, deviations(vm, schedule_of(index, vm), policy)));
+            index.policy_of(vm).map(|policy| (policy, deviations(index, vm, schedule_of(index, vm), policy)));
         if let Some((policy, deviations)) = deviations
             && let Some(first) = deviations.first()
         {

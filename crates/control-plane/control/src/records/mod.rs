@@ -75,7 +75,7 @@ use strongroom_api::event::Event;
 use strongroom_api::placement::Keep;
 use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
-use strongroom_types::{CephClient, CephPools, ClientId, DatastoreId, VmId, VolumeId};
+use strongroom_types::{CephClient, CephPools, ClientId, DatastoreId, Redundancy, VmId, VolumeId};
 pub use task::{
     AUTOMATIC, Application, BegunVm, CloneOf, Evacuation, Holding, LeftVm, SCHEDULER, Sweep, TaskEnd,
     TaskRecord, TemporarySnapshot, Whole, Work,
@@ -145,6 +145,9 @@ pub struct DatastoreRecord {
     /// The pools, if it is on a Ceph cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceph: Option<CephPools>,
+    /// How many losses its data outlives: the least that its hosts have reported together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redundancy: Option<Redundancy>,
     /// Where the first host has it. An earlier version knows no others.
     #[serde(flatten)]
     pub first: Mount,

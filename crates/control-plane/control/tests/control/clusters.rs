@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use strongroom_api::alarm::AlarmKind;
 use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, DatastoreState};
 use strongroom_api::host::{AdmitHost, FenceHost};
+use strongroom_api::policy::PolicyRule;
 use strongroom_api::vm::{CreateVm, MoveToHost, PowerState, RestartPolicy, StartVm};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_datastore::file::storage::cluster_path;
+use strongroom_types::Redundancy;
 
 use crate::placement::{datastore, host_of, on};
 use crate::support::{Site, caller, create, settle_down};
@@ -78,6 +81,60 @@ fn a_host_gets_the_way_to_the_pools_and_the_inventory_shows_it() {
     drop(control);
     let after = site.control().unwrap().show_datastore("big").unwrap();
     assert_eq!(after.hosts[1].client, Some(clients[1].clone()), "after a restart, too");
+}
+
+/// The redundancy that counts is the least that the datastore's hosts say; a directory has none.
+#[test]
+fn a_policy_demands_that_data_outlives_losses() {
+    let (site, control) = on_a_cluster(1);
+    let says = |host: usize, losses_survived: u8| {
+        let redundancy = Some(Redundancy { losses_survived, losses_served: 1 });
+        match host {
+            0 => site.host.lock().redundancy = redundancy,
+            other => site.others[other - 1].lock().redundancy = redundancy,
+        }
+        site.pass(Duration::from_secs(60));
+        assert!(settle_down(&site, &control));
+        control.show_datastore("big").unwrap().redundancy.unwrap().losses_survived
+    };
+    let rules = |losses: u8| serde_json::json!({ "name": "gold", "rules": { "losses_survived": losses } });
+    let too_many = serde_json::from_value(rules(17)).unwrap();
+    refused(control.create_policy(&caller(2), &too_many), ErrorCode::Invalid, &["at most 16"]);
+    control.create_policy(&caller(3), &serde_json::from_value(rules(2)).unwrap()).unwrap();
+    let wish = |name: &str, datastore: &str| -> CreateVm {
+        let wish = serde_json::json!({ "name": name, "datastore": datastore, "policy": "gold",
+            "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }] });
+        serde_json::from_value(wish).unwrap()
+    };
+    control.add_datastore(&caller(4), &datastore("ds1", "host1")).unwrap();
+    let unknown = ["must outlive 2 losses", "datastore ds1 is not known to", "datastore list"];
+    refused(control.create_vm(&caller(5), &wish("web1", "ds1")), ErrorCode::Conflict, &unknown);
+    assert_eq!((says(0, 1), says(1, 2)), (1, 1));
+    let few = ["must outlive 2 losses", "datastore big outlives 1"];
+    refused(control.create_vm(&caller(6), &wish("web1", "big")), ErrorCode::Conflict, &few);
+    assert_eq!(says(0, 2), 2);
+    control.create_vm(&caller(7), &wish("web1", "big")).unwrap();
+    assert!(settle_down(&site, &control));
+    control.review().unwrap();
+    assert_eq!(control.show_vm("web1").unwrap().deviations, []);
+
+    // A pool that lost a copy, and the control plane starts anew.
+    assert_eq!(says(1, 1), 1);
+    control.review().unwrap();
+    let deviations = control.show_vm("web1").unwrap().deviations;
+    assert_eq!(deviations[0].rule, PolicyRule::Redundancy, "{deviations:?}");
+    let is_violated = |control: &Control| {
+        control.inventory.read().alarms.iter().any(|alarm| alarm.kind == AlarmKind::PolicyViolated)
+    };
+    assert!(is_violated(&control));
+    drop(control);
+    let control = site.control().unwrap();
+    assert_eq!(control.show_vm("web1").unwrap().deviations, deviations);
+    site.others[0].lock().redundancy = Some(Redundancy { losses_survived: 2, losses_served: 1 });
+    site.pass(Duration::from_secs(60));
+    assert!(settle_down(&site, &control));
+    control.review().unwrap();
+    assert!(!is_violated(&control) && control.show_vm("web1").unwrap().deviations.is_empty());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{CephMount, CephUser, DatastoreId};
+use strongroom_types::{CephMount, CephUser, DatastoreId, Redundancy};
 use strongroom_vm::Capabilities;
 use strongroom_wire::Formats;
 
@@ -131,6 +131,9 @@ pub struct Datastore {
     /// The reason if it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// How many losses its data outlives, if it is on a cluster. Earlier hosts do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redundancy: Option<Redundancy>,
 }
 
 /// The state of a datastore.

@@ -108,6 +108,7 @@ pub fn missing(config: &DatastoreConfig, reason: String) -> Datastore {
         free_bytes: 0,
         state: DatastoreState::Missing,
         reason: Some(reason),
+        redundancy: None,
     }
 }
 
@@ -121,14 +122,15 @@ pub fn datastore(config: &DatastoreConfig) -> Datastore {
         Ok(None) => return missing("the directory is no datastore now; is its disk mounted?".to_owned()),
         Err(error) => return missing(error.to_string()),
     }
-    let (total_bytes, free_bytes) = match file_system_of(&path) {
-        Ok(space) => (space.total_bytes, space.available_bytes),
+    let space = match file_system_of(&path) {
+        Ok(space) => space,
         Err(error) => return missing(error.to_string()),
     };
+    let (total_bytes, free_bytes, redundancy) = (space.total_bytes, space.available_bytes, space.redundancy);
     let full = free_bytes < FULL_BELOW_BYTES;
     let state = if full { DatastoreState::Full } else { DatastoreState::Ready };
     let reason = full.then(|| "there is no room for anything new".to_owned());
-    Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason }
+    Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason, redundancy }
 }
 
 /// Checks that a directory is the datastore with this id. Marks nothing.

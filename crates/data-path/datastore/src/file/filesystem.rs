@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use strongroom_types::BLOCK_BYTES;
+use strongroom_types::{BLOCK_BYTES, Redundancy};
 
 use rustix::fs::{fstat, fstatfs, fstatvfs, major, minor};
 
@@ -67,6 +67,8 @@ pub struct FileSystem {
     pub total_bytes: u64,
     /// Bytes that this process may still allocate.
     pub available_bytes: u64,
+    /// How many losses its data outlives, if that is known.
+    pub redundancy: Option<Redundancy>,
 }
 
 /// Identifies the file system of `file`, or refuses it with the reason.
@@ -106,6 +108,7 @@ pub(super) fn recognise(file: impl AsFd, path: &Path) -> Result<FileSystem, Data
         syncs_in_turn: kind == FileSystemKind::Btrfs,
         total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
         available_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+        redundancy: None,
     })
 }
 

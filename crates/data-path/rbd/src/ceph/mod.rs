@@ -10,6 +10,7 @@ mod cluster;
 mod image;
 mod library;
 mod object;
+mod redundancy;
 mod requests;
 mod space;
 

@@ -29,8 +29,8 @@ use strongroom_host::protocol::{
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
-    CephMount, CephName, CephUser, DatastoreId, KeyRequestId, ProviderKey, ProviderName, SnapshotId, VmId,
-    VolumeId, VolumeSize,
+    CephMount, CephName, CephUser, DatastoreId, KeyRequestId, ProviderKey, ProviderName, Redundancy,
+    SnapshotId, VmId, VolumeId, VolumeSize,
 };
 use uuid::Uuid;
 
@@ -270,6 +270,8 @@ pub struct HostInside {
     /// Why datastores cannot be used at present, by their paths.
     pub missing: BTreeMap<PathBuf, String>,
     pub free_bytes: u64,
+    /// What the pools of all its datastores on clusters outlive.
+    pub redundancy: Option<Redundancy>,
     pub memory_bytes: u64,
     pub crypto_safe: CryptoSafe,
     pub topology: Topology,
@@ -411,6 +413,7 @@ impl HostInside {
                 free_bytes: 0,
                 state: DatastoreState::Missing,
                 reason: Some(reason.clone()),
+                redundancy: None,
             };
         }
         Datastore {
@@ -420,6 +423,7 @@ impl HostInside {
             free_bytes: self.free_bytes,
             state: DatastoreState::Ready,
             reason: None,
+            redundancy: self.clusters.get(&id).and(self.redundancy),
         }
     }
 
@@ -440,6 +444,7 @@ impl HostInside {
             fencings_that_fail: 0,
             boot_id: None,
             missing: BTreeMap::new(),
+            redundancy: None,
             datastores: BTreeMap::new(),
             free_bytes: 900 << 30,
             memory_bytes: 64 << 30,
