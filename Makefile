@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
+.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -13,6 +13,9 @@ help: ## list these
 
 demo: ## from nothing to VMs under keys of their own, and whatever may happen to them, in some ten minutes
 	@scripts/demo
+
+demo-cluster: ## a VM on a Ceph cluster of this machine, moved between two hosts, with nothing of it in the clear; needs root or sudo, some five minutes
+	@scripts/demo-cluster
 
 build: ## the strongroom program, in target/release
 	scripts/install-packages demo
@@ -122,7 +125,7 @@ test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that eve
 	cargo test -p strongroom-worker --test supervise -- --ignored remote::
 	cargo test -p strongroom-hostd --test host -- --ignored on_a_cluster
 	cargo build --package strongroom-cli
-	STRONGROOM_BIN=$(tested_program) cargo test -p strongroom-system-tests --test system -- --ignored ceph_datastores::
+	STRONGROOM_BIN=$(tested_program) cargo test -p strongroom-system-tests --test system -- --ignored --test-threads 2 ceph_datastores:: on_a_cluster
 
 test-sealed-osds: ## a real Ceph cluster whose OSDs lie on encrypted devices of this machine; as root, some minutes
 	scripts/install-packages test

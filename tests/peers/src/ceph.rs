@@ -23,7 +23,22 @@ impl CephCluster {
     /// # Panics
     /// If it does not come up.
     pub fn start(osds: usize) -> Self {
-        Self::start_with(&["--osds".to_owned(), osds.to_string()])
+        Self::start_with(&mut ceph_cluster(), &["--osds".to_owned(), osds.to_string()])
+    }
+
+    /// As [`start`](Self::start), with the daemons at an address of a network namespace, and no
+    /// message in the clear.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start_in(namespace: &str, address: &str, osds: usize) -> Self {
+        // Programs are downloaded where there is a network.
+        let found = Command::new(scripts().join("ceph-programs")).stdout(Stdio::null()).status();
+        assert!(found.expect("scripts/ceph-programs starts").success(), "Ceph's programs are not there");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(scripts().join("ceph-cluster"));
+        let options = ["--address", address, "--secure", "--osds", &osds.to_string()];
+        Self::start_with(&mut command, &options.map(str::to_owned))
     }
 
     /// As [`start`](Self::start), with one daemon on each of these block devices.
@@ -33,13 +48,12 @@ impl CephCluster {
     pub fn start_on(devices: &[PathBuf]) -> Self {
         let paths = devices.iter().map(|device| device.display().to_string());
         let counted = ["--osds".to_owned(), devices.len().to_string(), "--devices".to_owned()];
-        Self::start_with(&counted.into_iter().chain(paths).collect::<Vec<_>>())
+        Self::start_with(&mut ceph_cluster(), &counted.into_iter().chain(paths).collect::<Vec<_>>())
     }
 
-    fn start_with(osds: &[String]) -> Self {
+    fn start_with(command: &mut Command, osds: &[String]) -> Self {
         let directory = tempfile::Builder::new().prefix("strongroom-ceph-").tempdir().expect("a directory");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ceph-cluster");
-        let mut child = Command::new(script)
+        let mut child = command
             .arg(directory.path())
             .args(["--port", &free_port().to_string()])
             .args(osds)
@@ -118,6 +132,14 @@ fn read_line(from: &mut impl BufRead) -> String {
     let read = from.read_line(&mut line).expect("it says something");
     assert!(read > 0, "the cluster has ended; its message is above");
     line.trim_end().to_owned()
+}
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts")
+}
+
+fn ceph_cluster() -> Command {
+    Command::new(scripts().join("ceph-cluster"))
 }
 
 /// A port that nobody listens on now.

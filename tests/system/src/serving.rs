@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -253,18 +254,10 @@ impl<'test> Serving<'test> {
     /// Opens the console of a VM that runs the test guest.
     #[track_caller]
     pub fn console(&self, name: &str) -> Console {
-        let (ours, theirs) = UnixStream::pair().expect("there are sockets");
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "setsid"]).arg(build::program());
         command.args(["vm", "console", name]).env("STRONGROOM_HOME", self.scratch.path("home"));
-        let theirs = OwnedFd::from(theirs);
-        let stdin = theirs.try_clone().expect("a socket can be cloned");
-        let stderr = fs::File::create(self.scratch.path(&format!("console-{name}.stderr")));
-        command.stdin(Stdio::from(stdin)).stdout(Stdio::from(theirs));
-        command.stderr(Stdio::from(stderr.expect("the scratch directory can be written")));
-        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start a console: {error}"));
-        let log = self.scratch.path(&format!("console-{name}.log"));
-        Console { session: Session::new(ours, &log), child }
+        Console::open(command, &self.scratch.path(""), &format!("console-{name}"))
     }
 
     /// As [`console`](Self::console), for a VM whose supervisor was killed, once another has taken
@@ -458,6 +451,21 @@ pub struct Console {
 }
 
 impl Console {
+    /// Starts a command that is connected with a console, in a test's directory; what it and the
+    /// guest say goes to files there that have this name.
+    #[track_caller]
+    pub fn open(mut command: Command, directory: &Path, name: &str) -> Self {
+        let (ours, theirs) = UnixStream::pair().expect("there are sockets");
+        let theirs = OwnedFd::from(theirs);
+        let stdin = theirs.try_clone().expect("a socket can be cloned");
+        let stderr = fs::File::create(directory.join(format!("{name}.stderr")));
+        command.stdin(Stdio::from(stdin)).stdout(Stdio::from(theirs)).current_dir(directory);
+        command.env("STRONGROOM", build::program());
+        command.stderr(Stdio::from(stderr.expect("the scratch directory can be written")));
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start a console: {error}"));
+        Self { session: Session::new(ours, &directory.join(format!("{name}.log"))), child }
+    }
+
     /// Waits until the guest is ready for commands.
     #[track_caller]
     pub fn wait_until_ready(&mut self) {

@@ -1,11 +1,11 @@
 //! Machines, each in a network namespace of its own, that are one site.
 
-use std::process::id;
+use std::process::{Command, id};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use strongroom_system_tests::{CommandLine, Finished, Process, Scratch, end_vms_in};
+use strongroom_system_tests::{CommandLine, Console, Finished, Process, Scratch, end_vms_in};
 
 /// Timeout of whatever the site does by itself.
 pub const WITHIN: Duration = Duration::from_secs(120);
@@ -19,18 +19,45 @@ const HOMES: [&str; 3] = ["first-home", "home", "third-home"];
 const RUNS: [&str; 3] = ["first-run", "run", "third-run"];
 pub const FIRST: &str = ADDRESSES[0];
 pub const SECOND: &str = ADDRESSES[1];
+/// What is at the switch itself, such as a storage cluster.
+pub const AT_THE_SWITCH: &str = "10.77.0.100";
 
 /// A machine: a network namespace, a home and a run directory.
 pub struct Machine<'test> {
     pub program: CommandLine<'test>,
     namespace: String,
     number: usize,
+    /// Whether it has files for its identity and its start.
+    is_known: bool,
 }
 
 impl<'test> Machine<'test> {
     /// The machine at one of the cables. The first one is the site's.
     pub fn new(scratch: &'test Scratch, cables: &Cables, number: usize) -> Self {
-        Self { program: CommandLine::new(scratch), namespace: cables.ends[number].clone(), number }
+        let namespace = cables.ends[number].clone();
+        Self { program: CommandLine::new(scratch), namespace, number, is_known: false }
+    }
+
+    /// As [`new`](Self::new), with a `machine-id` and a `boot_id` of its own, which its processes
+    /// see in the place of those of this machine.
+    pub fn with_identity(scratch: &'test Scratch, cables: &Cables, number: usize) -> Self {
+        let machine = Self { is_known: true, ..Self::new(scratch, cables, number) };
+        std::fs::write(machine.identity("machine-id"), new_uuid().replace('-', "")).unwrap();
+        machine.boots();
+        machine
+    }
+
+    /// What it starts from now on belongs to another start of the machine. Processes of the former
+    /// one that still run are the test's to end, or to leave.
+    pub fn boots(&self) {
+        assert!(self.is_known, "it has the boot id of this machine");
+        // A new file: those of the former start keep theirs.
+        let _ = std::fs::remove_file(self.identity("boot_id"));
+        std::fs::write(self.identity("boot_id"), new_uuid()).unwrap();
+    }
+
+    fn identity(&self, file: &str) -> std::path::PathBuf {
+        self.program.path(&format!("{}-{file}", self.run()))
     }
 
     /// Its name as a host.
@@ -40,7 +67,15 @@ impl<'test> Machine<'test> {
 
     fn script(&self, arguments: &str) -> String {
         let (namespace, home) = (&self.namespace, HOMES[self.number]);
-        format!("exec ip netns exec {namespace} env STRONGROOM_HOME=\"$PWD/{home}\" {arguments}")
+        let within = format!("exec ip netns exec {namespace} env STRONGROOM_HOME=\"$PWD/{home}\"");
+        if !self.is_known {
+            return format!("{within} {arguments}");
+        }
+        // `ip netns exec` has made a mount namespace.
+        let bound = [("machine-id", "/etc/machine-id"), ("boot_id", "/proc/sys/kernel/random/boot_id")]
+            .map(|(file, over)| format!("mount --bind {} {over}", self.identity(file).display()));
+        let script = format!("{} && exec {arguments}", bound.join(" && ")).replace('\'', "'\\''");
+        format!("{within} sh -c '{script}'")
     }
 
     /// As [`runs`](Self::runs), with a clock that is ahead.
@@ -85,6 +120,16 @@ impl<'test> Machine<'test> {
         }
     }
 
+    /// Opens the console of a VM that runs the test guest.
+    #[track_caller]
+    pub fn console(&self, vm: &str) -> Console {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", "setsid", "sh", "-c"]);
+        command.arg(self.script(&format!("\"$STRONGROOM\" vm console {vm}")));
+        let log = format!("console-{}-{vm}", self.run());
+        Console::open(command, &self.program.path(""), &log)
+    }
+
     /// Runs a shell script in its network.
     pub fn shell(&self, script: &str) -> Finished {
         let quoted = script.replace('\'', "'\\''");
@@ -95,6 +140,27 @@ impl<'test> Machine<'test> {
         let script =
             self.script(&format!("{clock} \"$STRONGROOM\" {arguments} --run \"$PWD/{}\" 2>&1", self.run()));
         self.program.start_shell(name, &script)
+    }
+
+    /// Waits until this machine has no QEMU of a VM.
+    #[track_caller]
+    pub fn wait_until_gone(&self, vm: &str) {
+        let until = Instant::now() + WITHIN;
+        let run = self.program.path(self.run()).display().to_string();
+        let is_there = || {
+            let entries = std::fs::read_dir("/proc").unwrap().flatten();
+            entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok()).any(|line| {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                line.starts_with("/")
+                    && line.contains("qemu-system")
+                    && line.contains(&run)
+                    && line.contains(vm)
+            })
+        };
+        while is_there() {
+            assert!(Instant::now() < until, "the QEMU of {vm} in {run} is still there after {WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Its run directory.
@@ -185,8 +251,13 @@ fn faked(clock: &str) -> String {
 
 /// Cables between a switch and machines, each of which has a network namespace.
 pub struct Cables {
-    switch: String,
+    pub switch: String,
     pub ends: Vec<String>,
+}
+
+/// A random UUID, and a newline.
+fn new_uuid() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap()
 }
 
 fn ip(arguments: &str) {
@@ -207,6 +278,7 @@ impl Cables {
             ip(&format!("-n {namespace} link set lo up"));
         }
         ip(&format!("-n {switch} link add ports type bridge"));
+        ip(&format!("-n {switch} address add {AT_THE_SWITCH}/24 dev ports"));
         ip(&format!("-n {switch} link set ports up"));
         for (number, (end, address)) in ends.iter().zip(ADDRESSES).enumerate() {
             ip(&format!("-n {end} link add wire type veth peer name wire{number} netns {switch}"));
