@@ -22,6 +22,8 @@ pub struct Standby {
     listener: Listener,
     birthright: Birthright,
     workers: Workers,
+    /// The size that clients were told.
+    size_bytes: VolumeSize,
 }
 
 /// A volume that a worker waits for.
@@ -59,16 +61,24 @@ impl Standby {
             Ok(worker)
         };
         let worker = start().map_err(|error: ChildError| SuperviseError::Start(error.to_string()))?;
-        Ok(Self { worker, page, listener, birthright, workers })
+        Ok(Self { worker, page, listener, birthright, workers, size_bytes })
     }
 
     /// Has the sessions go on over the volume.
     ///
     /// # Errors
-    /// If the worker has died or refuses the volume, which is closed then.
+    /// If the worker has died or refuses the volume, or it has another size; it is closed then.
     pub fn serve(self, volume: AwaitedVolume) -> Result<Supervisor, SuperviseError> {
-        let Self { mut worker, page, listener, birthright, workers } = self;
+        let Self { mut worker, page, listener, birthright, workers, size_bytes } = self;
         let AwaitedVolume { head, layer, deks, kek, keyring } = volume;
+        // What was told before came from a descriptor that nobody had authenticated.
+        let size_now = head.descriptor().size_bytes;
+        if size_now != size_bytes {
+            let path = head.path().display();
+            return Err(SuperviseError::Start(format!(
+                "{path} has {size_now}, and its clients were told of {size_bytes}"
+            )));
+        }
         let exposure = Exposure { head, kek, keyring, listener, birthright, workers };
         let control = Supervisor::control_directory(&exposure)?;
         let control = Supervisor::control_of(&exposure, control.as_fd())?;
@@ -97,7 +107,8 @@ impl Supervisor {
         let released = worker.release(drain_deadline_of(&exposure.birthright.frontend));
         released.map_err(|error| SuperviseError::Stop(error.to_string()))?;
         drop(control);
+        let size_bytes = exposure.head.descriptor().size_bytes;
         let Exposure { head: _closed, listener, birthright, workers, .. } = exposure;
-        Ok(Standby { worker, page, listener, birthright, workers })
+        Ok(Standby { worker, page, listener, birthright, workers, size_bytes })
     }
 }
