@@ -34,7 +34,7 @@ use crate::output::{Output, printable};
 use crate::placement_group::PlacementGroupCommand;
 use crate::policy::PolicyCommand;
 use crate::recipient::RecipientCommand;
-use crate::serve::ServeArguments;
+use crate::serve::{RELAY_COMMAND, RelayArguments, ServeArguments};
 use crate::support::SupportArguments;
 use crate::vm::VmCommand;
 use crate::vm_supervisor::{LAUNCHER_COMMAND, LauncherArguments, SUPERVISOR_COMMAND, SupervisorArguments};
@@ -186,6 +186,9 @@ enum Command {
     /// Have the files of volumes on a cluster; started by what uses them
     #[command(hide = true, name = STORAGE_COMMAND)]
     StorageProcess(StorageArguments),
+    /// Pass a running VM's memory on to another host; started by hostd
+    #[command(hide = true, name = RELAY_COMMAND)]
+    MemoryRelay(RelayArguments),
     /// Keep a device attached; started by `device serve`
     #[command(hide = true, name = DEVICE_PROCESS_COMMAND)]
     DeviceProcess(DeviceProcessArguments),
@@ -264,6 +267,7 @@ impl Program {
             Command::Worker(arguments) => arguments.run(),
             Command::WorkerStarter(arguments) => arguments.run(&log),
             Command::StorageProcess(arguments) => arguments.run(),
+            Command::MemoryRelay(arguments) => arguments.run(),
             Command::DeviceProcess(arguments) => arguments.run(&log).map(|()| ExitCode::SUCCESS),
             Command::VmSupervisor(arguments) => arguments.run(&log),
             Command::Launcher(arguments) => arguments.run(),

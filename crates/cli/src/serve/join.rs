@@ -23,7 +23,7 @@ use strongroom_jobs::state_file;
 use strongroom_keyserver::access::{CertificateSha256, ClientId, Role};
 use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
-use strongroom_keyserver::authority::peer::ExpectedPeer;
+use strongroom_keyserver::authority::peer::{ExpectedPeer, Revocations};
 use strongroom_types::{unix_milliseconds_now, unix_seconds_now};
 use strongroom_vm::Capabilities;
 use strongroom_wire::Formats;
@@ -96,13 +96,20 @@ impl Joined {
     pub fn port(&self, hostd: &Path) -> Result<PortOptions, CliError> {
         let expected = ExpectedPeer { role: Role::Control, client: self.control };
         let files = Identity::host(&self.name, hostd)?.files();
-        let watch = RevocationWatch {
-            files: files.clone(),
-            key_server: Client::new(&self.enrolment.to_string())?,
-            file: hostd.join(REVOKED),
-        };
-        let peer = SitePeer::new(files, expected, watch.start()?);
+        let peer = SitePeer::new(files, expected, self.revocations(hostd)?);
         Ok(PortOptions { listen: self.listen, tls: Arc::new(peer) })
+    }
+
+    /// What is known to be revoked, and asked for while the process runs.
+    pub fn revocations(&self, hostd: &Path) -> Result<Arc<Revocations>, CliError> {
+        let files = Identity::host(&self.name, hostd)?.files();
+        let key_server = Client::new(&self.enrolment.to_string())?;
+        RevocationWatch { files, key_server, file: hostd.join(REVOKED) }.start()
+    }
+
+    /// The control plane.
+    pub fn control(&self) -> ClientId {
+        self.control
     }
 
     /// Renews the host's certificate while the process runs.

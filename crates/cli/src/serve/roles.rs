@@ -19,7 +19,7 @@ use strongroom_host::client::Client;
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::config::HostConfig;
-use strongroom_hostd::daemon::{self, DatastoreNotes, Options, PortOptions, SupervisorProgram};
+use strongroom_hostd::daemon::{self, DatastoreNotes, Options, PortOptions, RelayProgram, SupervisorProgram};
 use strongroom_hypervisor::Launcher;
 use strongroom_jobs::datastores::KnownDatastores;
 use strongroom_keyserver::access::Role;
@@ -36,6 +36,7 @@ use super::identity::Identity;
 use super::join::Joined;
 use super::passwords::Passwords;
 use super::peers::{JoiningHere, SitePeer};
+use super::relay::RELAY_COMMAND;
 use super::revocations::RevocationWatch;
 use super::upkeep::{Upkeep, UpkeepOf};
 use super::vm_keys::KeyServerKeys;
@@ -117,7 +118,8 @@ pub fn host(
         home: places.hostd.clone(),
         run: places.run.clone(),
         supervisor: SupervisorProgram { path: path.clone(), arguments: command(SUPERVISOR_COMMAND) },
-        storage: StorageProgram { path, arguments: command(STORAGE_COMMAND) },
+        storage: StorageProgram { path: path.clone(), arguments: command(STORAGE_COMMAND) },
+        relay: RelayProgram { path, arguments: relay_command(places, joined, command(RELAY_COMMAND))? },
         launcher: Launcher::this_program(command(LAUNCHER_COMMAND)),
         notes: Arc::new(NotedInHome(KnownDatastores::of_home(&places.home))),
         port: match (joined, listen_guests) {
@@ -150,6 +152,20 @@ pub fn host(
 fn names_of(listen: SocketAddr) -> Vec<String> {
     let ip = Some(listen.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified());
     ip.iter().map(ToString::to_string).collect()
+}
+
+/// The command of a relay. The one of a host that has joined a site knows its control plane.
+fn relay_command(
+    places: &Places,
+    joined: Option<&Joined>,
+    mut command: Vec<OsString>,
+) -> Result<Vec<OsString>, CliError> {
+    let files = Identity::control(&places.control)?.files();
+    if joined.is_none() && files.are_there() {
+        let control = claimed_identity(&files.read_certificate()?);
+        command.extend(control.map(|control| format!("--control={}", control.client).into()));
+    }
+    Ok(command)
 }
 
 /// The port of the host that is the control plane's own machine, and so serves clients with tickets

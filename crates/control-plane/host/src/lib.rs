@@ -9,6 +9,7 @@
 //!   [`vm_lock`]: one change at a time.
 //! - [`state_file`], [`layout`], [`served`]: the processes of a VM, and where its volumes are
 //!   served.
+//! - [`migration`]: who runs a VM that moves between hosts while it runs.
 //! - [`attestation`], [`dumps`], [`volume_facts`]: the records in a VM's directory about its
 //!   configuration, its dumps and its volumes.
 //!
@@ -21,6 +22,7 @@ pub mod client;
 pub mod dumps;
 mod kept;
 pub mod layout;
+pub mod migration;
 pub mod nic_layout;
 pub mod orders;
 pub mod process;

@@ -6,19 +6,20 @@
 //! a job reports its progress, and exits.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use strongroom_hypervisor::network::NetworkState;
 use strongroom_statistics::Snapshot;
-use strongroom_types::{CephMount, DatastoreId, ProviderKey, VolumeSize};
+use strongroom_types::{CephMount, DatastoreId, ProviderKey, VmId, VolumeSize};
 
 use crate::layout::Layout;
 use crate::nic_layout::NicLayout;
 use crate::protocol::{
     BootDevice, CloneSource, Cpus, Disk, DiskChange, DiskName, Grant, GroupAttempt, ImageFormat, KnownVolume,
-    MacAddress, MemorySize, NewVmSnapshot, Nic, ObservedVm, OperationId, Problem, Progress, SnapshotChange,
-    StartOptions, VmGeneration, VmSpec, VolumeFacts,
+    MacAddress, MemorySize, MigrationPermit, MigrationSettings, NewVmSnapshot, Nic, ObservedVm, OperationId,
+    Problem, Progress, RunningMachine, SnapshotChange, StartOptions, VmGeneration, VmSpec, VolumeFacts,
 };
 use crate::state_file::StartSizes;
 
@@ -208,12 +209,25 @@ pub struct RunTask {
     /// How to start it, if it does not run yet.
     #[serde(default)]
     pub how: StartOptions,
+    /// The machine that runs on another host, and whose memory comes from there. Its volumes are
+    /// opened upon [`RequestKind::TakeUp`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incoming: Option<Incoming>,
     /// The number of supervisors of this start that have died.
     #[serde(default)]
     pub supervisor_deaths: u64,
     /// As [`StateFile::changed_over`](crate::state_file::StateFile::changed_over).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_over: Option<DiskName>,
+}
+
+/// A machine whose memory comes from another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incoming {
+    /// The machine.
+    pub machine: RunningMachine,
+    /// How its memory passes.
+    pub settings: MigrationSettings,
 }
 
 /// A QEMU without a supervisor.
@@ -360,6 +374,22 @@ pub enum RequestKind {
         /// The order.
         order: GroupOrder,
     },
+    /// Send the memory to the relay that listens beside QEMU. Answered when the guest stands still
+    /// and the rest is to be sent; its progress is sent as [`Report::Progress`].
+    SendMemory {
+        /// How it passes.
+        settings: MigrationSettings,
+    },
+    /// Give up sending the memory: the guest goes on. The sending is answered as failed.
+    AbandonMove,
+    /// Close the volumes, and send the rest. Answered when all of it is sent. hostd has recorded
+    /// that the VM is leaving: the guest does not go on here, also if this fails.
+    SwitchOver,
+    /// Open the volumes of a VM whose memory has come. Answered when the guest could go on.
+    TakeUp,
+    /// The guest goes on here: it was decided, and hostd has recorded it. Answered when it does;
+    /// volumes that were closed are opened first.
+    GoOn,
     /// More grants.
     Grants(Vec<Grant>),
     /// Serve a client of the console log. Its socket comes with the packet.
@@ -436,6 +466,51 @@ pub enum GroupOrder {
     Commit,
     /// Give up the part, unless it is there already.
     Abandon,
+}
+
+/// The first packet to the relay of a VM's memory. The socket beside QEMU comes with it at the
+/// source, and the one on which the source is awaited at the target. It ends when hostd closes the
+/// connection.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RelayBirth {
+    /// hostd's home, in which the host's identity is.
+    pub home: PathBuf,
+    /// The VM.
+    pub vm: VmId,
+    /// Its generation on this host: the one that runs, or the one that is prepared.
+    pub generation: VmGeneration,
+    /// What permits the migration.
+    pub permit: MigrationPermit,
+    /// How the memory passes.
+    pub settings: MigrationSettings,
+    /// QEMU's user.
+    pub qemu_user: u32,
+    /// Which end it is.
+    pub end: RelayEnd,
+}
+
+/// The end of a migration's way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayEnd {
+    /// Where the VM runs. Passes what QEMU sends to this address.
+    Source {
+        /// Where the target's relay listens.
+        to: SocketAddr,
+    },
+    /// Where it is to go on. Passes what comes to QEMU.
+    Target {
+        /// QEMU's socket.
+        qemu: PathBuf,
+    },
+}
+
+/// A message of a relay.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayReport {
+    /// It takes part in the migration: a target awaits the source, a source is admitted by it.
+    Ready,
+    /// It has ended.
+    Ended(Option<Problem>),
 }
 
 /// A message of a supervisor.

@@ -10,7 +10,7 @@ use strongroom_hypervisor::QemuIdentity;
 use crate::layout::Layout;
 use crate::nic_layout::NicLayout;
 use crate::process::ProcessIdentity;
-use crate::protocol::{Cpus, DiskName, MemorySize, OffReason, VmGeneration, VmSpec};
+use crate::protocol::{Cpus, DiskName, MemorySize, OffReason, RunningMachine, VmGeneration, VmSpec};
 use crate::run_directory::VmRunDirectory;
 
 /// The format of the file.
@@ -51,6 +51,14 @@ pub struct StateFile {
     /// serves it only so, whatever lies on its datastore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_over: Option<DiskName>,
+    /// What the machine would have to find on another host, once it runs. Absent if a supervisor of
+    /// an earlier program started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<RunningMachine>,
+    /// Whether it is between two hosts: its disks are not started in QEMU, and only the workers of
+    /// this supervisor can give it them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub volumes_released: bool,
     /// How it ended, once it has ended.
     pub off: Option<Off>,
 }
@@ -91,6 +99,8 @@ impl StateFile {
             supervisor_deaths: 0,
             paused_by_request: false,
             changed_over: None,
+            machine: None,
+            volumes_released: false,
             off: None,
         }
     }

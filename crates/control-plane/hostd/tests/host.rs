@@ -5,6 +5,7 @@
 mod attacks;
 mod clusters;
 mod console_log;
+mod live_moves;
 mod moves;
 mod reencryption;
 mod snapshot_groups;
@@ -40,6 +41,10 @@ fn main() -> ExitCode {
         trial("a_captured_supervisor_has_started_what_its_vm_needs", walls::starter_is_asked_for_more),
         trial("a_vm_that_has_left_a_host_is_started_on_another_one_only", moves::moved),
         trial("a_vm_moves_whichever_hostd_is_killed", moves::killed),
+        trial("a_running_vm_moves_there_and_back_with_its_memory_and_disk", live_moves::there_and_back),
+        trial("a_running_vm_goes_on_in_one_place_whoever_is_killed", live_moves::few_are_killed),
+        long_trial("a_running_vm_goes_on_in_one_place_whoever_is_killed_when", live_moves::all_are_killed),
+        trial("a_cancelled_move_of_a_running_vm_leaves_it_where_it_was", live_moves::cancelled),
         trial("what_a_guest_said_is_kept_sealed", console_log::kept),
         trial("orders_of_a_former_control_plane_are_refused_also_after_a_kill", attacks::former_term),
         trial("a_configuration_that_says_clear_makes_nothing_clear", attacks::clear_configuration),

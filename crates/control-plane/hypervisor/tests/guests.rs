@@ -4,10 +4,13 @@
 
 mod support;
 
-use std::io::{ErrorKind, Write};
-use std::net::TcpListener;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
 use strongroom_hypervisor::firmware::Ovmf;
@@ -17,7 +20,8 @@ use strongroom_hypervisor::machine::{
 };
 use strongroom_hypervisor::network::NetworkState;
 use strongroom_hypervisor::qemu::DeviceId;
-use strongroom_hypervisor::{PowerEvent, Qemu, QemuError, Swtpm};
+use strongroom_hypervisor::qmp::{MigrationPhase, MigrationProgress, MigrationSettings};
+use strongroom_hypervisor::{Monitor, PowerEvent, Qemu, QemuError, Swtpm};
 
 use self::support::guest::{Console, guest_files, with_guest};
 use self::support::servers::{Server, file};
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
         ("a_guest_does_not_reach_the_hosts_loopback", a_guest_wants_the_loopback),
         ("a_guest_does_not_reach_the_hosts_addresses", a_guest_wants_its_host),
         ("a_guest_is_paused_reset_and_panics", a_guests_life),
+        ("a_guest_moves_to_another_machine_and_stays_where_a_move_fails", a_guest_moves),
         ("kvm_works_where_a_real_guest_runs_on_it", kvm),
     ];
     if cfg!(feature = "full") {
@@ -312,4 +317,93 @@ fn uefi() {
     assert!(qemu.stop_now(SOON));
     drop(nvram);
     assert_ne!(std::fs::read(&content).unwrap(), std::fs::read(&variables).unwrap());
+}
+
+/// Passes on what the source sends to the target, over any number of channels. Breaks off each that
+/// has passed so many bytes.
+fn relay(from: &Path, to: PathBuf, user: Option<(u32, u32)>, breaks_after: u64) {
+    let listener = UnixListener::bind(from).unwrap();
+    std::os::unix::fs::chown(from, user.map(|user| user.0), None).unwrap();
+    std::thread::spawn(move || {
+        for source in listener.incoming() {
+            let (mut source, mut target) = (source.unwrap(), UnixStream::connect(&to).unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut (&mut source).take(breaks_after), &mut target);
+                let _ = target.shutdown(Shutdown::Both);
+                let _ = source.shutdown(Shutdown::Both);
+            });
+        }
+    });
+}
+
+#[track_caller]
+fn await_phase(monitor: &Monitor, is_it: impl Fn(&MigrationPhase) -> bool) -> MigrationProgress {
+    let until = Instant::now() + SOON;
+    loop {
+        let progress = monitor.migration().unwrap();
+        if is_it(&progress.phase) {
+            return progress;
+        }
+        assert!(Instant::now() < until, "{progress:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn a_guest_moves() {
+    let (here, there) = (Lab::new(), Lab::new());
+    let spec = with_guest(small(MachineType::Q35));
+    let source = here.start(&spec);
+    let mut console = Console::connect(&here.run_directory());
+    source.monitor().cont().unwrap();
+    console.wait_until_ready();
+    let sum = console.must("head -c 8000000 /dev/urandom >/tmp/data && md5sum </tmp/data");
+    let settings = MigrationSettings { more_channels: 2, pause_ms: 20_000, bytes_per_second: 1 << 30 };
+    let waiting = || {
+        let waiting = Qemu::start_waiting(&there.program, &spec, &there.run_directory(), &there.isolation());
+        let waiting = Machine::of(waiting.unwrap_or_else(|error| panic!("{error}")));
+        waiting.monitor().receive_memory(&there.run_directory().incoming(), settings).unwrap();
+        waiting
+    };
+    // One that fails.
+    let outgoing = here.run_directory().outgoing();
+    let mut target = waiting();
+    relay(&outgoing, there.run_directory().incoming(), here.user, 1 << 20);
+    source.monitor().send_memory(&outgoing, settings).unwrap();
+    await_phase(source.monitor(), |phase| matches!(phase, MigrationPhase::Failed(_)));
+    assert_eq!(console.must("md5sum </tmp/data"), sum);
+    target.kill();
+    std::fs::remove_file(&outgoing).unwrap();
+    // One that is cancelled when the guest stands still already.
+    let mut target = waiting();
+    relay(&outgoing, there.run_directory().incoming(), here.user, u64::MAX);
+    source.monitor().send_memory(&outgoing, settings).unwrap();
+    await_phase(source.monitor(), |phase| *phase == MigrationPhase::AboutToSwitch);
+    assert!(!source.monitor().status().unwrap().running);
+    source.monitor().end_saving().unwrap();
+    await_phase(source.monitor(), |phase| matches!(phase, MigrationPhase::Failed(_)));
+    assert_eq!(console.must("md5sum </tmp/data"), sum);
+    target.kill();
+    std::fs::remove_file(&outgoing).unwrap();
+    // One that succeeds.
+    let target = waiting();
+    relay(&outgoing, there.run_directory().incoming(), here.user, u64::MAX);
+    source.monitor().send_memory(&outgoing, settings).unwrap();
+    await_phase(source.monitor(), |phase| *phase == MigrationPhase::AboutToSwitch);
+    assert!(!target.monitor().status().unwrap().running);
+    source.monitor().switch_over().unwrap();
+    let moved = await_phase(source.monitor(), |phase| *phase == MigrationPhase::Completed);
+    assert!(moved.sent_bytes > 8_000_000 && moved.total_bytes >= 256 << 20, "{moved:?}");
+    await_phase(target.monitor(), |phase| *phase == MigrationPhase::Completed);
+    for machine in [&source, &target] {
+        assert!(!machine.monitor().status().unwrap().running);
+    }
+    let mut console = Console::connect(&there.run_directory());
+    target.monitor().cont().unwrap();
+    assert_eq!(console.must("md5sum </tmp/data"), sum);
+    // It can be suspended afterwards, as any other.
+    let (mut from, to) = std::io::pipe().unwrap();
+    target.monitor().stop().unwrap();
+    target.monitor().save_memory(to.as_fd()).unwrap();
+    drop(to);
+    assert!(std::io::copy(&mut from, &mut std::io::sink()).unwrap() > 8_000_000);
 }

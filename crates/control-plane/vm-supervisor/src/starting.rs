@@ -10,18 +10,19 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use strongroom_host::layout::Layout;
-use strongroom_host::orders::{Orphan, RunTask};
-use strongroom_host::protocol::{Disk, DiskKind, Problem, WaitingFor};
+use strongroom_host::orders::{Incoming, Orphan, RunTask};
+use strongroom_host::protocol::{Disk, DiskKind, Problem, WaitingFor, check_moves_live};
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_hypervisor::{Qemu, QemuProgram, RunDirectory, Swtpm};
-use strongroom_worker::supervise::LimitPage;
+use strongroom_worker::supervise::{LimitPage, Standby, Supervisor};
 use uuid::Uuid;
 
 use crate::keys::VmKeys;
 use crate::memory;
 use crate::starter::Starter;
 use crate::swap;
+use crate::transfer::qmp_problem;
 use crate::vm::Event;
 use crate::volumes::{ServedVolume, VolumeError, VolumeHost, VolumeNews};
 use crate::vtpm::{Keeper, TpmPlace};
@@ -30,6 +31,13 @@ use crate::vtpm::{Keeper, TpmPlace};
 const KEY_RETRY: Duration = Duration::from_secs(2);
 /// The same without a grant: each attempt is an entry in the key server's audit log.
 const KEY_RETRY_WITHOUT_GRANT: Duration = Duration::from_secs(30);
+
+/// QEMU's status of a machine that stands still for the last part of a migration.
+const FINISHES_MIGRATION: &str = "finish-migrate";
+/// How long QEMU may take to end a migration that was cancelled.
+const MOVE_ENDS_WITHIN: Duration = Duration::from_secs(30);
+/// The interval between queries.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A started VM.
 #[derive(Debug)]
@@ -40,6 +48,19 @@ pub struct Started {
     pub qemu: Qemu,
     /// Records the states of its TPM, if it has a working one.
     pub tpm: Option<Keeper>,
+    /// The workers of a VM that comes from another host, which wait for their volumes.
+    pub awaiting: Vec<AwaitingDisk>,
+}
+
+/// A disk whose worker waits for its volume.
+#[derive(Debug)]
+pub struct AwaitingDisk {
+    /// The number of its socket.
+    pub socket: usize,
+    /// The disk.
+    pub disk: Disk,
+    /// The worker.
+    pub standby: Standby,
 }
 
 /// A machine, with its TPM if it has a working one.
@@ -115,6 +136,9 @@ impl Starting {
     }
 
     fn start(&self) -> Result<Started, Problem> {
+        if let Some(incoming) = &self.task.incoming {
+            return self.await_memory(incoming);
+        }
         let spec = &self.task.spec;
         let begun = Instant::now();
         let probing = self.probing();
@@ -142,11 +166,37 @@ impl Starting {
         );
         match machine {
             Ok((qemu, swtpm)) => {
-                Ok(Started { volumes, qemu, tpm: swtpm.and_then(|swtpm| self.keep_tpm(swtpm)) })
+                let tpm = swtpm.and_then(|swtpm| self.keep_tpm(swtpm));
+                Ok(Started { volumes, qemu, tpm, awaiting: Vec::new() })
             }
             Err(problem) => {
                 volumes.iter().for_each(ServedVolume::stop);
                 Err(problem)
+            }
+        }
+    }
+
+    /// Starts a machine that waits for its memory from another host, with its disks and without
+    /// their volumes, which that host has.
+    fn await_memory(&self, incoming: &Incoming) -> Result<Started, Problem> {
+        let spec = &self.task.spec;
+        check_moves_live(spec)?;
+        let program = self.starter.probe_qemu()?;
+        let version = program.version();
+        incoming.machine.fits((version.major, version.minor), program.kvm().is_ok(), spec)?;
+        let mut awaiting = Vec::new();
+        for (place, disk) in self.layout.disks(spec) {
+            let standby =
+                self.when_key_is_there(|| self.volume_host().stand_by(spec, &disk, place.socket))?;
+            awaiting.push(AwaitingDisk { socket: place.socket, disk, standby });
+        }
+        let (mut qemu, _) = self.launch(incoming.machine.generation_id, true)?;
+        let socket = self.qemus_directory()?.incoming();
+        match qemu.monitor().receive_memory(&socket, incoming.settings) {
+            Ok(()) => Ok(Started { volumes: Vec::new(), qemu, tpm: None, awaiting }),
+            Err(error) => {
+                qemu.kill();
+                Err(qmp_problem(error))
             }
         }
     }
@@ -165,7 +215,7 @@ impl Starting {
             None => self.starter.probe_qemu(),
         }?;
         let memory = memory::to_take_up(&self.task, &self.keys, &program, &self.control.abandoned)?;
-        self.record_start()?;
+        record_start(&self.task, &self.keys)?;
         let Some(memory) = memory else { return self.launch(Uuid::new_v4(), false) };
         let (mut qemu, swtpm) = self.launch(memory.generation_id(), true)?;
         match memory.load(&qemu, &self.control.abandoned) {
@@ -175,17 +225,6 @@ impl Starting {
                 Err(problem)
             }
         }
-    }
-
-    /// Records this start. From here on, a repetition of its order does not start the VM again. A
-    /// suspended memory stays until the guest resumes it.
-    fn record_start(&self) -> Result<(), Problem> {
-        VmRecord::change(&self.task.spec, |record| {
-            record.snapshots.check_whole(&self.task.spec.name)?;
-            record.generation = self.task.generation;
-            let attested = record.become_attested(&self.task.spec, |key, what| self.keys.attest(key, what));
-            attested.map_err(|error| Problem::new("key_unavailable", error.to_string()))
-        })
     }
 
     /// Starts its TPM, if it has one, and QEMU with this generation id. `waiting` makes QEMU wait
@@ -216,6 +255,7 @@ impl Starting {
 
     fn adopt(&self, orphan: Orphan) -> Result<Launched, Problem> {
         let found = self.starter.find_orphan(&self.qemus_directory()?, orphan)?;
+        end_of_move(&found.0)?;
         if self.task.spec.tpm && found.1.is_none() {
             let _ = self.events.send(Event::TpmLost("it has ended".to_owned()));
         }
@@ -266,27 +306,37 @@ impl Starting {
             .ok()
     }
 
-    /// Serves a disk as soon as its key is available.
-    fn serve_when_key_is_there(&self, index: usize, disk: &Disk) -> Result<ServedVolume, Problem> {
+    fn volume_host(&self) -> VolumeHost<'_> {
         let changed_over = self.task.changed_over.as_ref();
         let (run, limits) = (&self.run, &self.limits);
-        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run, limits, changed_over };
+        VolumeHost { keys: &self.keys, starter: &self.starter, run, limits, changed_over }
+    }
+
+    /// Serves a disk as soon as its key is available.
+    fn serve_when_key_is_there(&self, index: usize, disk: &Disk) -> Result<ServedVolume, Problem> {
+        let supervisor = self.when_key_is_there(|| {
+            let renewed = match self.task.adopt {
+                None if disk.kind == DiskKind::Swap => swap::renew(&self.task, disk, &self.keys),
+                _ => Ok(()),
+            };
+            renewed.and_then(|()| self.volume_host().serve(&self.task.spec, disk, index))
+        })?;
+        keep_served(index, supervisor, disk, &self.events).map_err(Problem::system)
+    }
+
+    /// Does something as soon as a key is available.
+    fn when_key_is_there<T>(&self, attempt: impl Fn() -> Result<T, VolumeError>) -> Result<T, Problem> {
         let mut waits = false;
         loop {
             if self.control.abandoned.load(Ordering::Relaxed) {
                 return Err(abandoned());
             }
-            let renewed = match self.task.adopt {
-                None if disk.kind == DiskKind::Swap => swap::renew(&self.task, disk, &self.keys),
-                _ => Ok(()),
-            };
-            let served = renewed.and_then(|()| host.serve(&self.task.spec, disk, index));
-            match served {
-                Ok(supervisor) => {
+            match attempt() {
+                Ok(done) => {
                     if waits {
                         let _ = self.events.send(Event::KeyMissing(None));
                     }
-                    return self.keep(index, supervisor, disk).map_err(Problem::system);
+                    return Ok(done);
                 }
                 Err(error) => {
                     let waiting = self.missing(&error).ok_or_else(|| error.problem())?;
@@ -310,21 +360,47 @@ impl Starting {
             Err(RecvTimeoutError::Disconnected) => self.control.abandoned.store(true, Ordering::Relaxed),
         }
     }
+}
 
-    fn keep(
-        &self,
-        index: usize,
-        supervisor: strongroom_worker::supervise::Supervisor,
-        disk: &Disk,
-    ) -> io::Result<ServedVolume> {
-        let events = Mutex::new(self.events.clone());
-        let events = Arc::new(events);
-        let tell = move |news: VolumeNews| {
-            let events = events.lock();
-            let _ = events.send(Event::Volume(index, news));
-        };
-        ServedVolume::run(supervisor, disk.name.as_str(), tell)
+/// Records a start. From here on, a repetition of its order does not start the VM again. A
+/// suspended memory stays until the guest resumes it.
+///
+/// # Errors
+/// If its directory cannot be written, or its key is not there.
+pub fn record_start(task: &RunTask, keys: &VmKeys) -> Result<(), Problem> {
+    VmRecord::change(&task.spec, |record| {
+        record.snapshots.check_whole(&task.spec.name)?;
+        record.generation = task.generation;
+        let attested = record.become_attested(&task.spec, |key, what| keys.attest(key, what));
+        attested.map_err(|error| Problem::new("key_unavailable", error.to_string()))
+    })
+}
+
+/// Keeps a volume served, and reports its news as events.
+pub fn keep_served(
+    index: usize,
+    supervisor: Supervisor,
+    disk: &Disk,
+    events: &Sender<Event>,
+) -> io::Result<ServedVolume> {
+    let events = Arc::new(Mutex::new(events.clone()));
+    let tell = move |news: VolumeNews| {
+        let events = events.lock();
+        let _ = events.send(Event::Volume(index, news));
+    };
+    ServedVolume::run(supervisor, disk.name.as_str(), tell)
+}
+
+/// Ends what a supervisor that died has left of a move of the memory to another host: QEMU would
+/// not continue the guest in the middle of one.
+fn end_of_move(qemu: &Qemu) -> Result<(), Problem> {
+    let until = Instant::now() + MOVE_ENDS_WITHIN;
+    let monitor = qemu.monitor();
+    while monitor.status().map_err(qmp_problem)?.word == FINISHES_MIGRATION && Instant::now() < until {
+        monitor.end_saving().map_err(qmp_problem)?;
+        thread::sleep(LOOK_AGAIN);
     }
+    Ok(())
 }
 
 fn abandoned() -> Problem {

@@ -13,6 +13,7 @@ mod activity;
 mod change;
 mod disks;
 mod dump;
+mod moving;
 mod news;
 mod nics;
 mod rekey;
@@ -34,18 +35,20 @@ use strongroom_host::layout::Place;
 use strongroom_host::orders::{Request, RunTask};
 use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{
-    Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SavedMemory, VmReason,
-    VmSnapshots, VmSpec, VolumeState, WaitingFor,
+    Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, RunningMachine,
+    SavedMemory, VmReason, VmSnapshots, VmSpec, VolumeState, WaitingFor,
 };
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::state_file::{Off, StateFile};
-use strongroom_hypervisor::QemuIdentity;
 use strongroom_hypervisor::launch::Kills;
+use strongroom_hypervisor::{Monitor, QemuIdentity};
 use strongroom_types::{unix_seconds, unix_seconds_now};
 use strongroom_worker::supervise::{LimitPage, limit_page};
+use uuid::Uuid;
 
 use self::activity::Activity;
 use self::disks::DiskStep;
+use self::moving::{Closed, MoveStep};
 use self::nics::NicStep;
 use self::sizes::WantedSizes;
 use self::standing::{Hosts, Losses, Standing};
@@ -133,6 +136,8 @@ pub enum Event {
     DiskSealed(Result<Box<VmSpec>, Problem>),
     /// A change of the VM's snapshots has ended; with the VM's new configuration.
     SnapshotsChanged(Result<Box<VmSpec>, Problem>),
+    /// A step of a move to another host, or from one, has ended.
+    Moved(MoveStep),
     /// An order for the VM's part in a snapshot of several is carried out.
     GroupStepDone,
     /// The guest's agent has confirmed that its file systems are thawed, after all.
@@ -207,7 +212,7 @@ struct Volume {
     observed: ObservedVolume,
     ended: bool,
     /// Receives the result of its removal.
-    leaving: Option<SyncSender<Result<(), Problem>>>,
+    leaving: Option<Closed>,
 }
 
 impl Vm {
@@ -227,6 +232,7 @@ impl Vm {
         state.qemu = task.adopt.map(|orphan| orphan.qemu);
         state.swtpm = task.adopt.and_then(|orphan| orphan.swtpm);
         state.paused_by_request = by_request;
+        state.volumes_released = task.incoming.is_some();
         state.supervisor_deaths = task.supervisor_deaths;
         state.changed_over = task.changed_over.clone();
         state.layout = task.layout.clone().or_of(&task.spec);
@@ -336,6 +342,7 @@ impl Vm {
                 self.hosts.remove(id);
                 self.dump_is_nobodys(id);
                 self.part_is_nobodys(id);
+                self.move_is_nobodys(id);
             }
             Event::Request { connection, request, files } => self.asked(&connection, request, files),
             Event::KeyMissing(missing) => self.key_missing(missing),
@@ -364,6 +371,7 @@ impl Vm {
             Event::SizesChanged(changed) => self.sizes_changed(changed),
             Event::DiskSealed(sealed) => self.disk_sealed(sealed),
             Event::SnapshotsChanged(changed) => self.snapshots_changed(changed),
+            Event::Moved(step) => self.moved(step),
             Event::GroupStepDone => self.group_step_done(),
             Event::Thawed => self.losses.thaw_is_late = false,
             // A suspension in progress ends the VM anyway.
@@ -428,10 +436,18 @@ impl Vm {
             Err(error) => return Some((OffReason::StartFailed, error.to_string())),
         };
         self.state.qemu = Some(identity);
+        self.state.machine = running_machine(machine.qemu().monitor());
         self.machine = Some(machine);
         if let Err(error) = self.state.write(&self.run) {
             // Without its state file no later process could find it.
             self.end_because(OffReason::StartFailed, format!("the VM's state cannot be written: {error}"));
+            return None;
+        }
+        if self.task.incoming.is_some() {
+            match &self.stop {
+                Some(_) => self.cut_off(),
+                None => self.await_memory(started.awaiting),
+            }
             return None;
         }
         self.serial = Serial::start(&self.task.spec, &self.keys, &self.starter);
@@ -593,6 +609,13 @@ impl Halted {
             _ => None,
         }
     }
+}
+
+/// What a machine would have to find on another host, if QEMU says so.
+fn running_machine(monitor: &Monitor) -> Option<RunningMachine> {
+    let kvm = monitor.runs_on_kvm().ok()?;
+    let generation_id = monitor.generation_id().ok()?.unwrap_or_else(Uuid::nil);
+    Some(RunningMachine { generation_id, qemu: monitor.version().to_string(), kvm })
 }
 
 /// Passes on what is told, at most once in [`TELLS_EVERY`].

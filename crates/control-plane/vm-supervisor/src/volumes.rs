@@ -4,12 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_datastore::file::{
-    Access, DatastoreError, Descriptor, OpenOptions, Protection, Reencrypting, describe, open_apart,
+    Access, DatastoreError, Descriptor, OpenOptions, Protection, Provisioning, Reencrypting, describe,
+    open_apart,
 };
 use strongroom_frontend::listen::{Address, ListenError, Listener};
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
@@ -21,8 +23,8 @@ use strongroom_worker::birth::Frontend;
 use strongroom_worker::control::Status;
 use strongroom_worker::placement::Placement;
 use strongroom_worker::supervise::{
-    Birthright, Counters, Exposure, LimitPage, ServedSeal, SuperviseError, Supervisor, VolumeKek, VolumeSeal,
-    limit_page,
+    AwaitedVolume, Birthright, Counters, Exposure, LimitPage, ServedSeal, Standby, SuperviseError,
+    Supervisor, VolumeKek, VolumeSeal, limit_page,
 };
 use strongroom_worker::{MergeError, change_over};
 use thiserror::Error;
@@ -166,6 +168,36 @@ impl VolumeHost<'_> {
     /// # Errors
     /// Also if its key is unavailable ([`VolumeError::missing_key`]).
     pub fn serve(&self, spec: &VmSpec, disk: &Disk, socket: usize) -> Result<Supervisor, VolumeError> {
+        let AwaitedVolume { head, layer, deks, kek, keyring } = self.open(spec, disk)?;
+        let listener = self.listen(socket)?;
+        // QEMU starts after the disks, on NUMA nodes of the kernel's choice.
+        let placement = head.as_fd().and_then(Placement::near_device);
+        let birthright = self.birthright(spec, disk, placement)?;
+        let exposure = Exposure { head, kek, keyring, listener, birthright, workers: self.starter.workers() };
+        Ok(Supervisor::start(exposure, layer, deks)?)
+    }
+
+    /// Starts the worker of a disk whose volume another host has, and makes sure that its key is
+    /// here. Reads its descriptor alone.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    pub fn stand_by(&self, spec: &VmSpec, disk: &Disk, socket: usize) -> Result<Standby, VolumeError> {
+        let path = spec.volume_path(&disk.name);
+        let descriptor = describe(&path)?.descriptor;
+        descriptor.expect_volume(&path, disk.volume)?;
+        self.whole(&path, disk, &descriptor)?;
+        let discards = descriptor.provisioning == Provisioning::Thin;
+        let (listener, birthright) = (self.listen(socket)?, self.birthright(spec, disk, None)?);
+        let workers = self.starter.workers();
+        Ok(Standby::start(listener, birthright, workers, descriptor.size_bytes, discards)?)
+    }
+
+    /// Opens a disk's volume, with its keys.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    pub fn open(&self, spec: &VmSpec, disk: &Disk) -> Result<AwaitedVolume, VolumeError> {
         let path = spec.volume_path(&disk.name);
         let descriptor = describe(&path)?.descriptor;
         let opened = match disk.key {
@@ -184,13 +216,19 @@ impl VolumeHost<'_> {
             KekSource::Provider(key) => Ok(key.clone()),
             other => Err(not_as_decided(&path, other.name(), "under a provider's key")),
         };
-        let mut volume_kek = match opened.kek.as_deref().filter(|_| opened.seal != VolumeSeal::Clear) {
+        let mut kek = match opened.kek.as_deref().filter(|_| opened.seal != VolumeSeal::Clear) {
             Some(kek) => VolumeKek::leased(provider_key(kek)?, kek.id(), leases).unfinished(opened.seal),
             None => VolumeKek::none_of_a_vm(leases),
         };
         if let Some(next) = &opened.next {
-            volume_kek = volume_kek.and_next(provider_key(next)?, next.id());
+            kek = kek.and_next(provider_key(next)?, next.id());
         }
+        Ok(AwaitedVolume { head, layer, deks, kek, keyring: self.keys.keyring() })
+    }
+
+    /// Listens where QEMU finds a disk.
+    fn listen(&self, socket: usize) -> Result<Listener, VolumeError> {
+        let system = |action| move |error: io::Error| VolumeError::System { action, error };
         let path_of_socket = self.run.disk_socket(socket);
         // No process listens there any more: the listener held the volume, which is now locked by
         // this process.
@@ -205,19 +243,18 @@ impl VolumeHost<'_> {
             .give_socket(socket)
             .map_err(io::Error::other)
             .map_err(system("cannot give a disk's socket to QEMU's user"))?;
+        Ok(listener)
+    }
+
+    fn birthright(
+        &self,
+        spec: &VmSpec,
+        disk: &Disk,
+        placement: Option<Placement>,
+    ) -> Result<Birthright, VolumeError> {
         let name = format!("{}-{}", spec.name, disk.name);
-        // QEMU starts after the disks, on NUMA nodes of the kernel's choice.
-        let placement = head.as_fd().and_then(Placement::near_device);
         let limits = vec![limit_page(disk.limits)?, Arc::clone(self.limits)];
-        let exposure = Exposure {
-            head,
-            kek: volume_kek,
-            keyring: self.keys.keyring(),
-            listener,
-            birthright: Birthright { frontend: frontend(disk), tls_key: None, name, placement, limits },
-            workers: self.starter.workers(),
-        };
-        Ok(Supervisor::start(exposure, layer, deks)?)
+        Ok(Birthright { frontend: frontend(disk), tls_key: None, name, placement, limits })
     }
 
     /// What opens a volume that is encrypted as a whole, or not at all.
@@ -345,6 +382,8 @@ fn frontend(disk: &Disk) -> Frontend {
 pub enum VolumeNews {
     /// Its status.
     Status(Box<Status>),
+    /// It is closed, and its worker keeps QEMU's session.
+    Released(Box<Standby>),
     /// It is no longer served.
     Ended(Result<(), SuperviseError>),
 }
@@ -353,6 +392,7 @@ pub enum VolumeNews {
 #[derive(Debug)]
 pub struct ServedVolume {
     stop: OwnedFd,
+    keeps_sessions: Arc<AtomicBool>,
     counters: Option<Counters>,
     limits: Option<Arc<LimitPage>>,
     seal: ServedSeal,
@@ -371,13 +411,19 @@ impl ServedVolume {
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let (theirs, counters) = (stop.try_clone()?, supervisor.counters());
         let (limits, seal) = (supervisor.limits(), supervisor.seal());
+        let keeps_sessions = Arc::new(AtomicBool::new(false));
+        let keeps = Arc::clone(&keeps_sessions);
         thread::Builder::new().name(format!("volume {name}")).spawn(move || {
             let status = tell.clone();
             let supervisor =
                 supervisor.observed_by(move |now| status(VolumeNews::Status(Box::new(now.clone()))));
-            tell(VolumeNews::Ended(supervisor.run(&theirs.as_fd())));
+            tell(match supervisor.run_until(&theirs.as_fd(), &keeps) {
+                Ok(Some(standby)) => VolumeNews::Released(Box::new(standby)),
+                Ok(None) => VolumeNews::Ended(Ok(())),
+                Err(error) => VolumeNews::Ended(Err(error)),
+            });
         })?;
-        Ok(Self { stop, counters, limits, seal })
+        Ok(Self { stop, keeps_sessions, counters, limits, seal })
     }
 
     /// What its workers count, if they do.
@@ -395,6 +441,12 @@ impl ServedVolume {
     /// Which of its layers are sealed, and what it may become.
     pub fn seal(&self) -> &ServedSeal {
         &self.seal
+    }
+
+    /// Makes it drain and close, and its worker keep QEMU's session; reported as news.
+    pub fn release(&self) {
+        self.keeps_sessions.store(true, Ordering::Relaxed);
+        self.stop();
     }
 
     /// Makes it drain, flush and end; the end is reported as news.

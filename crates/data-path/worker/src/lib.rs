@@ -11,6 +11,7 @@
 //! - [`layers`]: combines the layers of an open volume into one disk of plain blocks, and moves the
 //!   keys into the ciphers.
 //! - [`stack`]: that disk, as a frontend serves it.
+//! - `absent`: the disk of a volume that is not open yet.
 //! - `destaging`: a thread that empties a layer's first-write log. `closing`: completes the layer
 //!   below the top after a snapshot. `merge`: makes one layer of two; `merging`: beside clients.
 //!   `reencrypt`: rewrites all layers under other keys. `complete`: empties the log of a volume
@@ -23,6 +24,7 @@
 //! Control plane and command line are above it.
 #![forbid(unsafe_code)]
 
+mod absent;
 pub mod access;
 pub mod birth;
 pub mod check;

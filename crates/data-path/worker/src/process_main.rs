@@ -23,6 +23,7 @@ use strongroom_statistics::{LAYOUT, Recorders};
 use strongroom_types::{KeyEpoch, VolumeSize};
 use thiserror::Error;
 
+use crate::absent::absent_disk;
 use crate::birth::{BirthError, BirthSocket, Keys, LimitPages, Order, Report, Start};
 use crate::closing::Closing;
 use crate::condition::{Awaited, Completion};
@@ -102,7 +103,7 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
     points::worker_state(WorkerState::Ready);
     let program = env!("CARGO_PKG_VERSION").to_owned();
     socket.send(&Report::Ready { program, changes_top: true, keeps_limits: true }, &[])?;
-    Worker { service, ciphers: None, serving: None, in_memory: None }.follow(socket)
+    Worker { service, ciphers: None, serving: None, in_memory: None, awaiting: None }.follow(socket)
 }
 
 /// The recorders of statistics. If they fail, the volume is served without them.
@@ -130,6 +131,8 @@ struct Worker {
     serving: Option<Served>,
     /// The server of a disk in memory, instead of a volume.
     in_memory: Option<Serving>,
+    /// The server of a volume that is not open yet.
+    awaiting: Option<Serving>,
 }
 
 /// A volume that is served.
@@ -230,6 +233,15 @@ impl Worker {
                     points::worker_state(WorkerState::Serving);
                     socket.send(&Report::Serving, &[])?;
                 }
+                Order::AwaitVolume { size_bytes, discards } => {
+                    let disk = absent_disk(size_bytes, discards)?;
+                    self.awaiting = Some(self.service.serve(disk, None, Vec::new())?);
+                    socket.send(&Report::Serving, &[])?;
+                }
+                Order::Release => {
+                    let released = self.release();
+                    socket.send(&answer(released, Report::Released), &[])?;
+                }
                 Order::Grow { size_bytes } => {
                     socket.send(&answer(self.grow(size_bytes), Report::Grown), &[])?;
                 }
@@ -290,6 +302,10 @@ impl Worker {
         let told = Arc::clone(self.service.teller.waker());
         let closing = stack.complete_lower(completes_after, lanes, told).map_err(DestagingError::Open)?;
         self.service.teller.watch(stack.tags(), closing.as_ref().map(Closing::watch));
+        let (sessions, session_files) = match self.awaiting.take() {
+            Some(awaiting) => awaiting.suspend().map_err(ServiceError::Stop)?,
+            None => (sessions, session_files),
+        };
         let serving = self.service.serve(stack.disk(), sessions, session_files)?;
         self.service.teller.watch_merge(None);
         self.serving = Some(Served { serving, stack, destaging, closing, merging: None, coming: None });
@@ -423,11 +439,35 @@ impl Worker {
         Ok(socket.send(&Report::Suspended { layer, lower, sessions, merged_bytes }, &files)?)
     }
 
+    /// Drains, and closes the volume. The sessions go on without it.
+    fn release(&mut self) -> Result<(), WorkerError> {
+        let mut served = self.serving.take().ok_or_else(|| missing("something to release"))?;
+        served.withdraw_top();
+        if served.has_failed_flush() {
+            self.serving = Some(served);
+            return Err(StackError::FailedFlush.into());
+        }
+        let Served { serving, stack, destaging, closing, merging, coming: _ } = served;
+        if let Some(merging) = merging {
+            merging.end();
+        }
+        self.service.limits.hasten();
+        let limits = stack.disk().limits();
+        let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
+        // What stays in the log is durable, and the next to open the volume finds it.
+        empty_log(destaging);
+        drop((closing, stack));
+        let size = VolumeSize::new(limits.size_bytes).map_err(|_| missing("a size"))?;
+        let disk = absent_disk(size, limits.discards)?;
+        self.awaiting = Some(self.service.serve(disk, sessions, session_files)?);
+        Ok(())
+    }
+
     /// Drains, flushes, and releases the volume.
     fn end(mut self) -> Result<(), String> {
         self.serving.iter_mut().for_each(Served::withdraw_top);
         self.service.limits.hasten();
-        if let Some(serving) = self.in_memory {
+        if let Some(serving) = self.in_memory.or(self.awaiting) {
             return serving.stop();
         }
         match self.serving {

@@ -122,7 +122,12 @@ impl SimulatedVm {
             | OperationKind::Rekey { .. }
             | OperationKind::SnapshotGroup { .. }
             | OperationKind::Leave { .. }
-            | OperationKind::Arrive { .. } => Err(not_simulated(request.kind.name())),
+            | OperationKind::Arrive { .. }
+            | OperationKind::Offer
+            | OperationKind::Receive(_)
+            | OperationKind::Send(_)
+            | OperationKind::TakeUp
+            | OperationKind::Settle { .. } => Err(not_simulated(request.kind.name())),
         }
     }
 

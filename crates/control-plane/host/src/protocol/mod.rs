@@ -44,6 +44,7 @@ mod dump;
 mod grant;
 mod host;
 mod judge;
+mod migration;
 mod names;
 mod observed;
 mod operation;
@@ -65,6 +66,7 @@ pub use host::{
     FencingRequest, Host, Programs, QemuFound, Topology,
 };
 pub use judge::{JudgeRequest, Judgement};
+pub use migration::{MigrationPermit, Offer, Receiving, RunningMachine, Sending, check_moves_live};
 pub use names::{GroupAttempt, HandoverId, OperationId, VmGeneration};
 pub use observed::{
     ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SavedMemory, VM_READINGS_MAX, VmReadings,
@@ -79,6 +81,8 @@ pub use problem::{Problem, ProblemBody};
 pub use snapshot::{Contents, NewVmSnapshot, SnapshotChange, VmSnapshot, VmSnapshots};
 pub use spec::{Disk, DiskKey, KnownVolume, Lineage, Origin, SpecError, VmSpec};
 pub use statistics::{DiskStatistics, VmStatistics};
+/// How a running VM's memory passes.
+pub use strongroom_hypervisor::qmp::MigrationSettings;
 /// The parts of a VM, as `strongroom_vm` defines them.
 pub use strongroom_vm::{
     Board, BootDevice, Capabilities, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind, DiskName,
@@ -86,8 +90,8 @@ pub use strongroom_vm::{
 };
 pub use term::{
     FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_CAPABILITIES, FORMAT_WITH_CLUSTERS, FORMAT_WITH_DIRECTORIES,
-    FORMAT_WITH_HOT_PLUG, FORMAT_WITH_MOVES, FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS,
-    TERM_HEADER, Term,
+    FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES, FORMAT_WITH_MOVES, FORMAT_WITH_TERMS,
+    FORMAT_WITH_VM_READINGS, FORMATS, TERM_HEADER, Term,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GUEST_PROTOCOL, GuestHello, GuestPort, GuestWelcome, Ticket, TicketId,

@@ -7,11 +7,12 @@ use strongroom_vm::{DiskName, MacAddress};
 use super::disk_change::DiskChange;
 use super::dump::Dump;
 use super::grant::Grant;
+use super::migration::{Offer, Receiving, Sending};
 use super::names::{HandoverId, OperationId, VmGeneration};
 use super::problem::Problem;
 use super::snapshot::{NewVmSnapshot, SnapshotChange};
 use super::spec::VmSpec;
-use super::term::FORMAT_WITH_HOT_PLUG;
+use super::term::{FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES};
 use super::ticket::TicketId;
 
 /// A request for an operation on a VM. Operations on one VM run in the order in which they arrived;
@@ -195,6 +196,25 @@ pub enum OperationKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         handover: Option<HandoverId>,
     },
+    /// Says what the machine of a running VM must find on another host. Changes nothing.
+    Offer,
+    /// Makes room for a VM that runs on another host, for the attempt that the request's generation
+    /// numbers: QEMU waits for its memory, with its disks and without their volumes. Needs the VM's
+    /// keys, of a grant for a prepared generation. When it is done, a relay listens.
+    Receive(Box<Receiving>),
+    /// Passes a running VM's memory on, for the attempt that the request's generation numbers. When
+    /// it is done, the guest has stopped, its volumes are closed, and the VM is durably leaving:
+    /// nothing of it goes on until [`Settle`](Self::Settle). If it fails before that, the guest
+    /// goes on, and the error is not `leaving`.
+    Send(Box<Sending>),
+    /// Opens the volumes of a VM that was received. It does not run yet.
+    TakeUp,
+    /// Ends an attempt on one of its hosts. May be repeated.
+    Settle {
+        /// Whether the guest goes on here. Otherwise nothing of it stays, and its volumes are
+        /// closed when this is done.
+        here: bool,
+    },
 }
 
 /// The VM whose content a new VM begins with.
@@ -263,6 +283,11 @@ impl OperationKind {
             Self::SupplyGrants => "supply_grants",
             Self::Leave { .. } => "leave",
             Self::Arrive { .. } => "arrive",
+            Self::Offer => "offer",
+            Self::Receive(_) => "receive",
+            Self::Send(_) => "send",
+            Self::TakeUp => "take_up",
+            Self::Settle { .. } => "settle",
         }
     }
 
@@ -282,6 +307,7 @@ impl OperationKind {
             | Self::ChangeSnapshots { spec, .. }
             | Self::Leave { spec, .. }
             | Self::Arrive { spec, .. } => Some(spec),
+            Self::Receive(receiving) => Some(&receiving.offer.spec),
             Self::Delete
             | Self::Suspend
             | Self::Dump { .. }
@@ -290,6 +316,10 @@ impl OperationKind {
             | Self::Resume
             | Self::Reset
             | Self::SnapshotGroup { .. }
+            | Self::Offer
+            | Self::Send(_)
+            | Self::TakeUp
+            | Self::Settle { .. }
             | Self::SupplyGrants => None,
         }
     }
@@ -298,6 +328,9 @@ impl OperationKind {
     pub fn least_format(&self) -> u32 {
         if let Self::SetNics { .. } | Self::SetSizes { .. } = self {
             return FORMAT_WITH_HOT_PLUG;
+        }
+        if self.is_of_live_move() {
+            return FORMAT_WITH_LIVE_MOVES;
         }
         let origin = match self {
             Self::Create { from: Some(from), .. } => Some(&from.spec),
@@ -311,6 +344,11 @@ impl OperationKind {
             .map(VmSpec::least_format)
             .max()
             .unwrap_or_default()
+    }
+
+    /// Whether it is a step of a move between hosts while the VM runs.
+    pub fn is_of_live_move(&self) -> bool {
+        matches!(self, Self::Offer | Self::Receive(_) | Self::Send(_) | Self::TakeUp | Self::Settle { .. })
     }
 
     /// The VM that a clone is made of.
@@ -424,6 +462,10 @@ pub enum OperationOutcome {
     Dump(Dump),
     /// After `snapshot_group`: the volumes of each VM.
     Group(Vec<MemberVolumes>),
+    /// After `offer`: the running VM.
+    Offer(Box<Offer>),
+    /// After `receive`: the port on which the relay listens.
+    Listening(u16),
 }
 
 /// The volumes of a VM of a group.

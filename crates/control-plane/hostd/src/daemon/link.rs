@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use strongroom_host::layout::Layout;
-use strongroom_host::orders::{Birth, Orphan, Report, Request, RequestKind, RunTask, Task};
+use strongroom_host::orders::{Birth, Incoming, Orphan, Report, Request, RequestKind, RunTask, Task};
 use strongroom_host::process::ProcessIdentity;
 use strongroom_host::proof::{PeerSecret, ProofError, check_peer, prove_as_hostd};
 use strongroom_host::protocol::{
@@ -47,6 +47,8 @@ const AGAIN_AFTER_MAX: Duration = Duration::from_secs(5);
 const SETTLED: Duration = Duration::from_secs(10);
 /// How long an unrecorded QEMU may take to listen on its socket.
 const UNRECORDED_WITHIN: Duration = Duration::from_secs(1);
+/// How long a killed QEMU may take to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// The stack of a listening thread, in bytes: it only decodes packets.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -196,6 +198,7 @@ pub fn start(
     generation: VmGeneration,
     grants: Vec<Grant>,
     how: StartOptions,
+    incoming: Option<Incoming>,
 ) -> Result<(), Problem> {
     let run = hostd.run.vm(spec.id);
     // Nothing of an earlier start is still needed.
@@ -216,6 +219,7 @@ pub fn start(
         nics: None,
         started: None,
         how,
+        incoming,
         supervisor_deaths: 0,
         changed_over: None,
     };
@@ -353,12 +357,28 @@ impl Listener {
             return None;
         }
         let (swtpm, paused_by_request) = (state.swtpm, state.paused_by_request);
+        let volumes_released = state.volumes_released;
         let orphan = state.qemu.map(|qemu| Orphan { qemu, swtpm, paused_by_request });
         let identity = |orphan: &Orphan| ProcessIdentity {
             pid: orphan.qemu.pid,
             start_ticks: orphan.qemu.start_time_ticks,
         };
+        let residences = &self.hostd.residences;
         match orphan.filter(|orphan| identity(orphan).is_alive()) {
+            // It goes on upon an order alone.
+            Some(_) if residences.is_leaving(self.vm) => {
+                self.hostd.vms.set_orphaned(self.vm);
+                thread::sleep(pause);
+                Some(Next::Find)
+            }
+            // It is another host's, or it has no disks any more: QEMU before 9.1 does not connect
+            // again for a device that is not started.
+            Some(orphan) if residences.is_elsewhere(self.vm) || volumes_released => {
+                tracing::warn!("VM {}: QEMU {} is ended between two hosts", self.vm, orphan.qemu.pid);
+                let _ = identity(&orphan).kill();
+                await_end(identity(&orphan), ENDS_WITHIN);
+                Some(Next::Find)
+            }
             Some(orphan) => {
                 tracing::error!(
                     "VM {}: its supervisor died; another one takes over QEMU {}",
@@ -393,8 +413,18 @@ impl Listener {
             state;
         let (spec, adopt, how) = (Box::new(spec), Some(orphan), StartOptions::default());
         let supervisor_deaths = supervisor_deaths + 1;
-        let task =
-            RunTask { spec, generation, adopt, layout, nics, started, how, supervisor_deaths, changed_over };
+        let task = RunTask {
+            spec,
+            generation,
+            adopt,
+            layout,
+            nics,
+            started,
+            how,
+            incoming: None,
+            supervisor_deaths,
+            changed_over,
+        };
         let begun = PeerSecret::make(&self.run.secret())
             .map_err(Problem::system)
             .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, Vec::new(), task), &[]));

@@ -15,10 +15,12 @@ mod group;
 mod guest;
 mod http;
 mod link;
+mod live_moves;
 mod networks;
 mod operations;
 mod port;
 mod queue;
+mod relay;
 mod residence;
 mod service;
 mod statistics;
@@ -60,6 +62,8 @@ pub use self::link::SupervisorProgram;
 use self::operations::blocking;
 pub use self::port::{PortConfig, PortOptions, PortTls};
 pub use self::queue::{Failure as OperationFailure, Job, Queue};
+pub use self::relay::RelayProgram;
+use self::relay::Relays;
 use self::residence::Residences;
 pub use self::service::HostService;
 pub use self::term::Terms;
@@ -99,6 +103,8 @@ pub struct Options {
     pub supervisor: SupervisorProgram,
     /// The command that is a storage process.
     pub storage: StorageProgram,
+    /// The command that is a relay of VMs' memories.
+    pub relay: RelayProgram,
     /// The command that starts the processes of a network.
     pub launcher: Launcher,
     /// The port for a control plane on another machine.
@@ -150,6 +156,8 @@ pub struct Hostd {
     clusters: Clusters,
     terms: Terms,
     residences: Residences,
+    relay: RelayProgram,
+    relays: Relays,
     vms: Vms,
     queue: Queue,
     changes: Arc<ChangeLog>,
@@ -180,6 +188,8 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
     let hostd = Arc::new(Hostd {
         terms,
         residences,
+        relay: options.relay,
+        relays: Relays::default(),
         home: options.home,
         notes: options.notes,
         supervisor: options.supervisor,
@@ -287,7 +297,7 @@ impl Hostd {
 
     /// Adds the VMs in a datastore, but those that have left.
     fn scan(&self, datastore: &Path) {
-        self.vms.scan(datastore, |vm| !self.residences.has_left(vm));
+        self.vms.scan(datastore, |vm| !self.residences.is_elsewhere(vm));
     }
 
     fn config(&self) -> HostConfig {

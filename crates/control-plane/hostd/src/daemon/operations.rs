@@ -30,7 +30,7 @@ use tokio::task::spawn_blocking;
 use super::queue::{Failure, Job};
 use super::tickets::Image;
 use super::vms::{Kept, no_such_vm};
-use super::{Hostd, capacity, fits, group, link, networks};
+use super::{Hostd, capacity, fits, group, link, live_moves, networks};
 use crate::boot_files;
 use crate::checks::{Root, crypto_safe};
 
@@ -38,11 +38,11 @@ use crate::checks::{Root, crypto_safe};
 /// a slow disk.
 const MEMORY_BYTES_A_SECOND: u64 = 32 << 20;
 /// Timeout of a start, until the guest runs or is known to wait for a key.
-const START_WITHIN: Duration = Duration::from_secs(180);
+pub const START_WITHIN: Duration = Duration::from_secs(180);
 /// How long an operation waits for a supervisor that is being replaced.
-const AWAY_MAX: Duration = Duration::from_secs(15);
+pub const AWAY_MAX: Duration = Duration::from_secs(15);
 /// How long a forced stop may take: its volumes are drained.
-const OFF_WITHIN: Duration = Duration::from_secs(180);
+pub const OFF_WITHIN: Duration = Duration::from_secs(180);
 /// How often a job checks whether it was cancelled.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -112,6 +112,11 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         }
         OperationKind::Leave { spec, handover } => leave(hostd, job, *spec, handover).await,
         OperationKind::Arrive { spec, handover } => arrive(hostd, job, *spec, handover).await,
+        OperationKind::Offer => live_moves::offer(hostd, job).await,
+        OperationKind::Receive(receiving) => live_moves::receive(hostd, job, *receiving).await,
+        OperationKind::Send(sending) => live_moves::send(hostd, job, *sending).await,
+        OperationKind::TakeUp => live_moves::take_up(hostd, job).await,
+        OperationKind::Settle { here } => live_moves::settle(hostd, job, here).await,
     }
 }
 
@@ -119,7 +124,8 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
 fn must_be_here(hostd: &Hostd, job: &Job) -> Result<(), Problem> {
     let kind = &job.request.kind;
     // A departure that is repeated has its effect already.
-    let moves = matches!(kind, OperationKind::Leave { .. } | OperationKind::Arrive { .. });
+    let moves =
+        kind.is_of_live_move() || matches!(kind, OperationKind::Leave { .. } | OperationKind::Arrive { .. });
     let own = (!moves).then_some(job.vm);
     let members = kind.members().iter().map(|member| member.spec.id);
     let all = own.into_iter().chain(kind.origin()).chain(members);
@@ -148,6 +154,10 @@ fn takes_half_clear(kind: &OperationKind) -> bool {
         | OperationKind::Reset
         | OperationKind::Leave { .. }
         | OperationKind::Arrive { .. }
+        | OperationKind::Offer
+        | OperationKind::Send(_)
+        | OperationKind::TakeUp
+        | OperationKind::Settle { .. }
         | OperationKind::SupplyGrants => true,
         OperationKind::Create { .. }
         | OperationKind::Start { .. }
@@ -157,6 +167,7 @@ fn takes_half_clear(kind: &OperationKind) -> bool {
         | OperationKind::SetNics { .. }
         | OperationKind::SetSizes { .. }
         | OperationKind::ChangeSnapshots { .. }
+        | OperationKind::Receive(_)
         | OperationKind::SnapshotGroup { .. } => false,
     }
 }
@@ -168,7 +179,7 @@ pub async fn check(hostd: &Arc<Hostd>, vm: VmId, spec: VmSpec) -> Result<(), Pro
 }
 
 /// Checks whether this host has the resources for it.
-async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
+pub async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     hostd.check_boot_files(spec)?;
     let (hostd, spec) = (Arc::clone(hostd), spec.clone());
     blocking(move || {
@@ -369,12 +380,12 @@ async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, how: StartOptio
     let rule = hostd.config().crypto_safe;
     crypto_safe::may_start(&Root::machine(), rule, &spec)?;
     let (theirs, grants) = (Arc::clone(hostd), job.request.grants.clone());
-    blocking(move || link::start(&theirs, &spec, generation, grants, how)).await??;
+    blocking(move || link::start(&theirs, &spec, generation, grants, how, None)).await??;
     started(hostd, job, START_WITHIN + Duration::from_secs(memory_s)).await
 }
 
 /// Waits until the guest runs, or the reason that it does not is known.
-async fn started(hostd: &Arc<Hostd>, job: &Arc<Job>, within: Duration) -> Outcome {
+pub async fn started(hostd: &Arc<Hostd>, job: &Arc<Job>, within: Duration) -> Outcome {
     let mut watch = hostd.vms.watch(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     let decided =
         wait_for(&mut watch, |now| !matches!(now.power, PowerState::Starting | PowerState::Stopping));
@@ -828,7 +839,7 @@ async fn give_grants(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Result<Option<Observ
 }
 
 /// Waits until the VM is on or off, and not in between. Returns its state.
-async fn settled(hostd: &Arc<Hostd>, vm: VmId) -> Option<ObservedVm> {
+pub async fn settled(hostd: &Arc<Hostd>, vm: VmId) -> Option<ObservedVm> {
     let mut watch = hostd.vms.watch(vm)?;
     let is_settled =
         |now: &ObservedVm| is_off(now) || matches!(now.power, PowerState::Running | PowerState::Paused);
@@ -848,7 +859,7 @@ pub async fn await_supervisor(hostd: &Arc<Hostd>, vm: VmId) {
 
 /// Returns the VM's supervisor. Waits for one that takes over, or that a new hostd has not found
 /// yet.
-async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<link::Link>, Problem> {
+pub async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<link::Link>, Problem> {
     let mut watch = hostd.vms.watch(vm).ok_or_else(|| no_such_vm(vm))?;
     let deadline = tokio::time::Instant::now() + within;
     loop {
@@ -863,7 +874,7 @@ async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<l
     }
 }
 
-async fn await_off(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<(), Problem> {
+pub async fn await_off(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<(), Problem> {
     let Some(mut watch) = hostd.vms.watch(vm) else { return Ok(()) };
     match tokio::time::timeout(within, wait_for(&mut watch, is_off)).await {
         Ok(_) => Ok(()),
@@ -909,7 +920,7 @@ pub fn meant_for(job: &Job, now: &ObservedVm) -> Result<(), Problem> {
     Err(Problem::new("other_generation", message))
 }
 
-fn off(hostd: &Hostd, vm: VmId) -> Result<ObservedVm, Problem> {
+pub fn off(hostd: &Hostd, vm: VmId) -> Result<ObservedVm, Problem> {
     let now = hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
     if is_off(&now) {
         return Ok(now);

@@ -316,8 +316,11 @@ fn gives_way(kind: &OperationKind) -> bool {
         | OperationKind::Suspend
         | OperationKind::Dump { .. } => true,
         OperationKind::ChangeSnapshots { change, .. } => change.freezes_guest(),
-        OperationKind::SnapshotGroup { .. } => true,
-        OperationKind::Create { .. }
+        OperationKind::SnapshotGroup { .. } | OperationKind::Receive(_) | OperationKind::Send(_) => true,
+        OperationKind::Offer
+        | OperationKind::TakeUp
+        | OperationKind::Settle { .. }
+        | OperationKind::Create { .. }
         | OperationKind::Delete
         | OperationKind::DeleteDump { .. }
         | OperationKind::Pause

@@ -2,7 +2,8 @@
 //!
 //! A VM that is on storage of several hosts may be started by one of them at a time. The host that
 //! gave it up refuses whatever order comes late, also after a restart, and whatever the datastore
-//! says: nothing of this is read from there.
+//! says: nothing of this is read from there. While a VM moves between hosts without being off, it
+//! is *leaving* one and *coming* to the other: neither lets it go on by itself.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use strongroom_host::migration::{NotRecorded, Place, Stay};
 use strongroom_host::protocol::{Problem, VmGeneration};
 use strongroom_types::VmId;
 
@@ -17,16 +19,6 @@ use strongroom_types::VmId;
 const FORMAT: u32 = 1;
 /// The longest file, in bytes.
 const BYTES_MAX: u64 = 4096;
-
-/// Where a VM is, as far as this host knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Place {
-    /// It has left.
-    Left,
-    /// It was given up by another host, and is here.
-    Here,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,6 +28,12 @@ struct Residence {
     /// The generation of the order.
     generation: VmGeneration,
     place: Place,
+}
+
+impl Residence {
+    fn stay(&self) -> Stay {
+        Stay { generation: self.generation, place: self.place }
+    }
 }
 
 /// The VMs that have moved. A VM that never did has no entry.
@@ -62,15 +60,27 @@ impl Residences {
         Ok(Self { directory, known: Mutex::new(known) })
     }
 
-    /// Whether a VM has left.
-    pub fn has_left(&self, vm: VmId) -> bool {
-        self.known.lock().get(&vm).is_some_and(|known| known.place == Place::Left)
+    /// Whether another host runs a VM: it has left this one, or is not here yet.
+    pub fn is_elsewhere(&self, vm: VmId) -> bool {
+        let is_elsewhere = |known: &Residence| matches!(known.place, Place::Left | Place::Coming);
+        self.known.lock().get(&vm).is_some_and(is_elsewhere)
     }
 
-    /// Refuses an operation on a VM that has left.
+    /// Whether a VM's guest has stopped here to go on elsewhere.
+    pub fn is_leaving(&self, vm: VmId) -> bool {
+        self.known.lock().get(&vm).is_some_and(|known| known.place == Place::Leaving)
+    }
+
+    /// Whether nothing of a VM may go on here by itself, because it goes on elsewhere, or may.
+    pub fn is_on_its_way(&self, vm: VmId) -> bool {
+        let is_open = |known: &Residence| matches!(known.place, Place::Leaving | Place::Coming);
+        self.known.lock().get(&vm).is_some_and(is_open)
+    }
+
+    /// Refuses an operation on a VM that has left, or is on its way between hosts.
     ///
     /// # Errors
-    /// `left_host`.
+    /// `left_host`, `moving`.
     pub fn must_be_here(&self, vm: VmId) -> Result<(), Problem> {
         match self.known.lock().get(&vm) {
             Some(Residence { place: Place::Left, generation, .. }) => {
@@ -78,8 +88,34 @@ impl Residences {
                 Err(Problem::new("left_host", message)
                     .with_next_step("ask the host that it has moved to, or have it move back"))
             }
+            Some(Residence { place: Place::Leaving | Place::Coming, generation, .. }) => {
+                let message =
+                    format!("VM {vm} is moving to another host while it runs (attempt {generation})");
+                Err(Problem::new("moving", message).with_next_step("wait for the move, or cancel its task"))
+            }
             Some(Residence { place: Place::Here, .. }) | None => Ok(()),
         }
+    }
+
+    /// Records that a VM whose guest has stopped is leaving, durably. May be repeated.
+    ///
+    /// # Errors
+    /// As [`leave`](Self::leave), and `moving` if another attempt is not over.
+    pub fn begin_leaving(&self, vm: VmId, attempt: VmGeneration) -> Result<(), Problem> {
+        self.record(Residence { format: FORMAT, vm, generation: attempt, place: Place::Leaving })
+    }
+
+    /// Records that a VM is being loaded here, durably. May be repeated.
+    ///
+    /// # Errors
+    /// As [`begin_leaving`](Self::begin_leaving).
+    pub fn begin_coming(&self, vm: VmId, attempt: VmGeneration) -> Result<(), Problem> {
+        self.record(Residence { format: FORMAT, vm, generation: attempt, place: Place::Coming })
+    }
+
+    /// Whether a VM is being loaded here in this attempt.
+    pub fn is_coming(&self, vm: VmId, attempt: VmGeneration) -> bool {
+        self.is_recorded(Residence { format: FORMAT, vm, generation: attempt, place: Place::Coming })
     }
 
     /// Records that a VM has left, durably. May be repeated.
@@ -132,13 +168,13 @@ impl Residences {
             return Ok(());
         }
         // An order that was delayed must not undo a later one.
-        if let Some(before) = before.filter(|before| before.generation >= now.generation) {
-            let message = format!(
-                "the move was ordered after start {}, and this host knows start {}",
-                now.generation, before.generation
-            );
-            return Err(Problem::new("other_generation", message));
-        }
+        now.stay().follows(before.map(Residence::stay)).map_err(|refused| {
+            let code = match refused {
+                NotRecorded::Late { .. } => "other_generation",
+                NotRecorded::Unsettled { .. } => "moving",
+            };
+            Problem::new(code, refused.to_string())
+        })?;
         self.store(&now).map_err(|error| {
             Problem::system(format!(
                 "cannot record where VM {} is in {}: {error}",
@@ -198,9 +234,42 @@ mod tests {
         assert_eq!(code(next.leave(vm, VmGeneration(3))), "other_generation");
         assert_eq!(code(next.leave(vm, VmGeneration(5))), "other_generation");
         let last = Residences::of_home(home.path()).unwrap();
-        assert!(last.has_arrived_at(vm, VmGeneration(5)) && !last.has_left(vm));
+        assert!(last.has_arrived_at(vm, VmGeneration(5)) && !last.is_elsewhere(vm));
         last.forget(vm).unwrap();
         assert!(!Residences::of_home(home.path()).unwrap().has_arrived_at(vm, VmGeneration(5)));
+    }
+
+    #[test]
+    fn a_vm_on_its_way_does_nothing_by_itself_also_under_the_next_hostd() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let vm = VmId::random();
+        let (source, target) =
+            (Residences::of_home(one.path()).unwrap(), Residences::of_home(other.path()).unwrap());
+        target.begin_coming(vm, VmGeneration(2)).unwrap();
+        source.begin_leaving(vm, VmGeneration(2)).unwrap();
+        let source = Residences::of_home(one.path()).unwrap();
+        let target = Residences::of_home(other.path()).unwrap();
+        for host in [&source, &target] {
+            assert!(host.is_on_its_way(vm));
+            assert_eq!(code(host.must_be_here(vm)), "moving");
+            assert_eq!(code(host.begin_leaving(vm, VmGeneration(3))), "moving");
+        }
+        assert!(!source.is_elsewhere(vm) && target.is_elsewhere(vm));
+        assert!(target.is_coming(vm, VmGeneration(2)) && !target.is_coming(vm, VmGeneration(3)));
+        // It is given up: what the attempt orders afterwards comes too late.
+        target.leave(vm, VmGeneration(2)).unwrap();
+        source.arrive(vm, VmGeneration(2)).unwrap();
+        assert_eq!(code(target.begin_coming(vm, VmGeneration(2))), "other_generation");
+        assert_eq!(code(target.arrive(vm, VmGeneration(2))), "other_generation");
+        assert_eq!(code(source.leave(vm, VmGeneration(2))), "other_generation");
+        source.must_be_here(vm).unwrap();
+        // The next attempt succeeds.
+        target.begin_coming(vm, VmGeneration(4)).unwrap();
+        source.begin_leaving(vm, VmGeneration(4)).unwrap();
+        target.arrive(vm, VmGeneration(4)).unwrap();
+        source.leave(vm, VmGeneration(4)).unwrap();
+        target.must_be_here(vm).unwrap();
+        assert_eq!(code(source.must_be_here(vm)), "left_host");
     }
 
     #[test]

@@ -23,7 +23,8 @@ use strongroom_host::protocol::{
     VmSpec,
 };
 use strongroom_host::vm_directory::{StagedVm, VmRecord};
-use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
+use strongroom_host::wire::Wire;
+use strongroom_hostd::daemon::{self, DatastoreNotes, RelayProgram, SupervisorProgram};
 use strongroom_keys::{Kek, KeyRequestId, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
@@ -67,6 +68,10 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
         }
         "worker" => strongroom_worker::process_main::process_main().map_err(|error| error.to_string()),
         "launcher" => Err(strongroom_hypervisor::process_main().to_string()),
+        "relay" => {
+            let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+            crate::live_moves::relay(Wire::adopt(socket).unwrap())
+        }
         "storage" => {
             let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
             strongroom_rbd::process::process_main(socket).map_err(|error| error.to_string())
@@ -77,8 +82,10 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
                 SupervisorProgram { path: this.clone(), arguments: vec!["vm-supervisor".into()] };
             let launcher = strongroom_hypervisor::Launcher::this_program(["launcher"]);
             let notes = Arc::new(Unnoted);
-            let storage = StorageProgram { path: this, arguments: vec!["storage".into()] };
-            let options = daemon::Options { home, notes, run, supervisor, storage, launcher, port: None };
+            let storage = StorageProgram { path: this.clone(), arguments: vec!["storage".into()] };
+            let relay = RelayProgram { path: this, arguments: vec!["relay".into()] };
+            let options =
+                daemon::Options { home, notes, run, supervisor, storage, relay, launcher, port: None };
             let runtime = Runtime::new().unwrap();
             runtime.block_on(daemon::run(options, std::future::pending())).map_err(|error| error.to_string())
         }
@@ -721,6 +728,20 @@ impl Console {
         }
         self.stream.get_ref().set_read_timeout(Some(SOON)).unwrap();
         said.ends_with(text.as_bytes())
+    }
+
+    /// Says a text, and reads until the guest has answered this line. Returns `false` if that takes
+    /// long: after a supervisor's death input can be lost.
+    pub fn is_answered(&mut self, text: &str, answer: &str) -> bool {
+        self.say(text);
+        self.stream.get_ref().set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let (mut said, mut byte) = (Vec::new(), [0]);
+        let end = format!("{answer}\n");
+        while !said.ends_with(end.as_bytes()) && self.stream.read_exact(&mut byte).is_ok() {
+            said.extend(byte);
+        }
+        self.stream.get_ref().set_read_timeout(Some(SOON)).unwrap();
+        said.ends_with(end.as_bytes())
     }
 
     pub fn say(&mut self, text: &str) {

@@ -106,6 +106,16 @@ impl RunDirectory {
         self.path.join("agent.sock")
     }
 
+    /// Where QEMU listens for the memory of a machine that moves here.
+    pub fn incoming(&self) -> PathBuf {
+        self.path.join("memory.sock")
+    }
+
+    /// Where a relay listens for the memory of a machine that moves away.
+    pub fn outgoing(&self) -> PathBuf {
+        self.disks().join("memory.sock")
+    }
+
     /// The socket of swtpm.
     pub fn tpm(&self) -> PathBuf {
         self.path.join("tpm.sock")

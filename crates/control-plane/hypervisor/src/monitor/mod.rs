@@ -31,6 +31,7 @@ pub(crate) mod said;
 mod start;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,9 @@ use self::said::Answer;
 pub use self::start::MonitorProcess;
 use crate::machine::{DiskAttachment, Link, Nic};
 use crate::network::NetworkState;
-use crate::qmp::{ANSWERS_WITHIN, PowerEvent, QmpError, RunStatus, Transfer};
+use crate::qmp::{
+    ANSWERS_WITHIN, MigrationProgress, MigrationSettings, PowerEvent, QmpError, RunStatus, Transfer,
+};
 use crate::version::Version;
 
 /// Timeout of a monitor, which itself waits for QEMU for [`ANSWERS_WITHIN`]. It is longer, so that
@@ -161,6 +164,43 @@ impl Monitor {
     /// QEMU's error; [`QmpError::Over`] if QEMU rejected the memory that it was to load.
     pub fn transfer(&self) -> Result<Transfer, QmpError> {
         self.ask(Request::Transfer, &[], transfer)
+    }
+
+    /// Has the machine listen for its memory, as
+    /// [`Qmp::receive_memory`](crate::Qmp::receive_memory).
+    ///
+    /// # Errors
+    /// QEMU's error.
+    pub fn receive_memory(&self, socket: &Path, settings: MigrationSettings) -> Result<(), QmpError> {
+        self.done(Request::ReceiveMemory { socket: socket.to_owned(), settings }, &[])
+    }
+
+    /// Begins to send the memory, as [`Qmp::send_memory`](crate::Qmp::send_memory).
+    /// [`end_saving`](Self::end_saving) cancels it.
+    ///
+    /// # Errors
+    /// QEMU's error, also if a device cannot move.
+    pub fn send_memory(&self, socket: &Path, settings: MigrationSettings) -> Result<(), QmpError> {
+        self.done(Request::SendMemory { socket: socket.to_owned(), settings }, &[])
+    }
+
+    /// Sends the rest, as [`Qmp::switch_over`](crate::Qmp::switch_over).
+    ///
+    /// # Errors
+    /// QEMU's error.
+    pub fn switch_over(&self) -> Result<(), QmpError> {
+        self.done(Request::SwitchOver, &[])
+    }
+
+    /// Returns the progress of sending or receiving.
+    ///
+    /// # Errors
+    /// QEMU's error; [`QmpError::Over`] if QEMU rejected the memory that it was to load.
+    pub fn migration(&self) -> Result<MigrationProgress, QmpError> {
+        self.ask(Request::Migration, &[], |answer| match answer {
+            Answer::Migration(progress) => Some(progress),
+            _ => None,
+        })
     }
 
     /// Begins to dump the memory, as [`Qmp::begin_dump`](crate::Qmp::begin_dump).

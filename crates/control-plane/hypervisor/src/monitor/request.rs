@@ -1,6 +1,7 @@
 //! The requests to a monitor, which it carries out with QMP commands.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::said::{Answer, Outcome};
 use crate::machine::{DiskAttachment, Link, Nic};
 use crate::network::NetworkState;
-use crate::qmp::{Qmp, QmpError};
+use crate::qmp::{MigrationSettings, Qmp, QmpError};
 
 /// The requests to a process that speaks for the supervisor.
 pub(crate) trait Question: Serialize + DeserializeOwned {
@@ -38,6 +39,16 @@ pub(super) enum Request {
     /// The source file comes with the packet.
     LoadMemory,
     Transfer,
+    ReceiveMemory {
+        socket: PathBuf,
+        settings: MigrationSettings,
+    },
+    SendMemory {
+        socket: PathBuf,
+        settings: MigrationSettings,
+    },
+    SwitchOver,
+    Migration,
     /// The target file comes with the packet.
     BeginDump,
     Dumped,
@@ -87,7 +98,10 @@ impl Question for Request {
             Self::SaveMemory => "migrate",
             Self::EndSaving => "migrate_cancel",
             Self::LoadMemory => "migrate-incoming",
-            Self::Transfer => "query-migrate",
+            Self::Transfer | Self::Migration => "query-migrate",
+            Self::ReceiveMemory { .. } => "migrate-incoming",
+            Self::SendMemory { .. } => "migrate",
+            Self::SwitchOver => "migrate-continue",
             Self::BeginDump => "dump-guest-memory",
             Self::Dumped => "query-dump",
             Self::GenerationId => "query-vm-generation-id",
@@ -124,6 +138,10 @@ impl Request {
             Self::EndSaving => qmp.end_saving().map(done),
             Self::LoadMemory => qmp.load_memory(needed()?).map(done),
             Self::Transfer => qmp.transfer().map(Answer::Transfer),
+            Self::ReceiveMemory { socket, settings } => qmp.receive_memory(socket, *settings).map(done),
+            Self::SendMemory { socket, settings } => qmp.send_memory(socket, *settings).map(done),
+            Self::SwitchOver => qmp.switch_over().map(done),
+            Self::Migration => qmp.migration().map(Answer::Migration),
             Self::BeginDump => qmp.begin_dump(needed()?).map(done),
             Self::Dumped => qmp.dumped().map(Answer::Transfer),
             Self::GenerationId => qmp.generation_id().map(Answer::GenerationId),

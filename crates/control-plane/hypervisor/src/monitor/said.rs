@@ -19,7 +19,9 @@ use std::fmt::Write;
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::qmp::{ANSWERS_WITHIN, PowerEvent, QmpError, Refusal, RunStatus, Transfer};
+use crate::qmp::{
+    ANSWERS_WITHIN, MigrationPhase, MigrationProgress, PowerEvent, QmpError, Refusal, RunStatus, Transfer,
+};
 use crate::version::Version;
 
 /// The longest text: a sentence. Longer texts of QEMU's are cut.
@@ -50,6 +52,7 @@ pub(crate) enum Answer {
     Done,
     Status(RunStatus),
     Transfer(Transfer),
+    Migration(MigrationProgress),
     GenerationId(Option<Uuid>),
     YesOrNo(bool),
     Count(u64),
@@ -74,6 +77,7 @@ mod outcome {
     pub const GENERATION_ID: u8 = 3;
     pub const YES_OR_NO: u8 = 4;
     pub const COUNT: u8 = 5;
+    pub const MIGRATION: u8 = 6;
     pub const REFUSED: u8 = 0x80;
     pub const UNREADABLE: u8 = 0x81;
     pub const SILENT: u8 = 0x82;
@@ -85,6 +89,7 @@ mod transfer {
     pub const UNDER_WAY: u8 = 0;
     pub const COMPLETED: u8 = 1;
     pub const FAILED: u8 = 2;
+    pub const ABOUT_TO_SWITCH: u8 = 3;
 }
 
 mod event {
@@ -197,6 +202,10 @@ impl Packet {
                     }
                 }
             }
+            Ok(Answer::Migration(progress)) => {
+                self.byte(outcome::MIGRATION);
+                self.migration(progress);
+            }
             Ok(Answer::GenerationId(id)) => {
                 self.byte(outcome::GENERATION_ID);
                 self.yes_or_no(id.is_some());
@@ -211,6 +220,39 @@ impl Packet {
                 self.0.extend(count.to_le_bytes());
             }
             Err(error) => self.error(error),
+        }
+    }
+
+    fn migration(&mut self, progress: &MigrationProgress) {
+        let MigrationProgress {
+            phase,
+            sent_bytes,
+            remaining_bytes,
+            total_bytes,
+            bytes_per_second,
+            dirty_bytes_per_second,
+            rounds,
+            slowed_percent,
+        } = progress;
+        for number in [
+            sent_bytes,
+            remaining_bytes,
+            total_bytes,
+            bytes_per_second,
+            dirty_bytes_per_second,
+            rounds,
+            slowed_percent,
+        ] {
+            self.0.extend(number.to_le_bytes());
+        }
+        match phase {
+            MigrationPhase::UnderWay => self.byte(transfer::UNDER_WAY),
+            MigrationPhase::AboutToSwitch => self.byte(transfer::ABOUT_TO_SWITCH),
+            MigrationPhase::Completed => self.byte(transfer::COMPLETED),
+            MigrationPhase::Failed(why) => {
+                self.byte(transfer::FAILED);
+                self.text(why);
+            }
         }
     }
 
@@ -331,9 +373,33 @@ impl Fields<'_> {
                 false => None,
             }),
             outcome::YES_OR_NO => Answer::YesOrNo(self.yes_or_no()?),
-            outcome::COUNT => Answer::Count(u64::from_le_bytes(self.array()?)),
+            outcome::COUNT => Answer::Count(self.number()?),
+            outcome::MIGRATION => Answer::Migration(self.migration()?),
             other => return self.error(other).map(Err),
         }))
+    }
+
+    fn number(&mut self) -> Result<u64, Nonsense> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn migration(&mut self) -> Result<MigrationProgress, Nonsense> {
+        Ok(MigrationProgress {
+            sent_bytes: self.number()?,
+            remaining_bytes: self.number()?,
+            total_bytes: self.number()?,
+            bytes_per_second: self.number()?,
+            dirty_bytes_per_second: self.number()?,
+            rounds: self.number()?,
+            slowed_percent: self.number()?,
+            phase: match self.byte()? {
+                transfer::UNDER_WAY => MigrationPhase::UnderWay,
+                transfer::ABOUT_TO_SWITCH => MigrationPhase::AboutToSwitch,
+                transfer::COMPLETED => MigrationPhase::Completed,
+                transfer::FAILED => MigrationPhase::Failed(self.text()?),
+                _ => return Err(Nonsense("a migration in no known phase")),
+            },
+        })
     }
 
     fn error(&mut self, kind: u8) -> Result<QmpError, Nonsense> {
@@ -379,6 +445,19 @@ mod tests {
 
     use super::*;
 
+    fn migration(phase: MigrationPhase) -> MigrationProgress {
+        MigrationProgress {
+            phase,
+            sent_bytes: 1,
+            remaining_bytes: 2,
+            total_bytes: 3,
+            bytes_per_second: u64::MAX,
+            dirty_bytes_per_second: 5,
+            rounds: 6,
+            slowed_percent: 7,
+        }
+    }
+
     /// One packet of each kind.
     fn all() -> Vec<Said> {
         let text = || "it says so".to_owned();
@@ -394,6 +473,10 @@ mod tests {
             Ok(Answer::GenerationId(Some(Uuid::from_bytes([7; 16])))),
             Ok(Answer::YesOrNo(true)),
             Ok(Answer::Count(u64::MAX - 2)),
+            Ok(Answer::Migration(migration(MigrationPhase::UnderWay))),
+            Ok(Answer::Migration(migration(MigrationPhase::AboutToSwitch))),
+            Ok(Answer::Migration(migration(MigrationPhase::Completed))),
+            Ok(Answer::Migration(migration(MigrationPhase::Failed(text())))),
             Err(QmpError::Refused { command: text(), refusal }),
             Err(QmpError::Answer { command: text(), reason: text() }),
             Err(QmpError::Silent { command: text(), within: ANSWERS_WITHIN }),
@@ -459,6 +542,9 @@ mod tests {
             Said::Answer { outcome, .. } => match outcome {
                 Ok(Answer::Status(status)) => status.word.capacity(),
                 Ok(Answer::Transfer(Transfer::Failed(why))) => why.capacity(),
+                Ok(Answer::Migration(MigrationProgress { phase: MigrationPhase::Failed(why), .. })) => {
+                    why.capacity()
+                }
                 Ok(_) => 0,
                 Err(QmpError::Refused { command, refusal: why }) => command.capacity() + refusal(why),
                 Err(QmpError::Answer { command, reason }) => command.capacity() + reason.capacity(),

@@ -241,7 +241,10 @@ pub fn is_there(spec: &VmSpec) -> bool {
 
 /// Flushes the disks' files: a memory is only useful with all writes that the guest's disks have
 /// acknowledged.
-fn make_disks_durable(spec: &VmSpec) -> io::Result<()> {
+///
+/// # Errors
+/// If a file cannot be flushed.
+pub fn make_disks_durable(spec: &VmSpec) -> io::Result<()> {
     for disk in served(spec) {
         let volume = BY_PATH.open_volume(&spec.volume_path(&disk.name))?;
         for name in volume.names()? {

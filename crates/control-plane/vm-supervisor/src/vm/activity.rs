@@ -5,6 +5,7 @@ use strongroom_host::protocol::{DiskChange, Problem};
 
 use super::change::Change;
 use super::dump::DumpUnderWay;
+use super::moving::Moving;
 use super::nics::WantedNics;
 use super::rekey::Rekeying;
 use super::seal::SealingDisk;
@@ -35,6 +36,8 @@ pub(super) enum Activity {
     SealDisk(SealingDisk),
     /// A snapshot is made or deleted.
     SnapshotChange(ChangingSnapshots),
+    /// The VM moves to another host, or comes from one.
+    Move(Moving),
 }
 
 impl Activity {
@@ -44,6 +47,10 @@ impl Activity {
         match self {
             Self::Idle => None,
             Self::Suspension(_) => Some(Problem::new("suspending", "the VM is being suspended")),
+            Self::Move(_) => {
+                let problem = Problem::new("moving", "the VM is moving between two hosts while it runs");
+                Some(problem.with_next_step("wait for that, or cancel it (`strongroom task list`)"))
+            }
             Self::Dump(_) => {
                 let problem = Problem::new("dumping", "the VM's guest is being dumped");
                 Some(problem.with_next_step("wait for that, or cancel it (`strongroom task list`)"))
@@ -84,7 +91,7 @@ impl Activity {
     /// Whether the guest's memory is being sealed, and nothing else may pause or resume it.
     pub(super) fn is_sealing_memory(&self) -> bool {
         match self {
-            Self::Suspension(_) | Self::Dump(_) => true,
+            Self::Suspension(_) | Self::Dump(_) | Self::Move(_) => true,
             Self::SnapshotChange(changing) => changing.is_saving_memory(),
             Self::Idle
             | Self::Rekey(_)
@@ -105,6 +112,7 @@ impl Activity {
             | Self::Suspension(_)
             | Self::Rekey(_)
             | Self::Dump(_)
+            | Self::Move(_)
             | Self::SealDisk(_)
             | Self::SnapshotChange(_) => {}
         }
@@ -112,6 +120,14 @@ impl Activity {
 
     pub(super) fn suspension(&self) -> Option<&Suspension> {
         if let Self::Suspension(suspension) = self { Some(suspension) } else { None }
+    }
+
+    pub(super) fn moving(&self) -> Option<&Moving> {
+        if let Self::Move(moving) = self { Some(moving) } else { None }
+    }
+
+    pub(super) fn moving_mut(&mut self) -> Option<&mut Moving> {
+        if let Self::Move(moving) = self { Some(moving) } else { None }
     }
 
     pub(super) fn dump(&self) -> Option<&DumpUnderWay> {
@@ -241,7 +257,7 @@ mod tests {
     }
 
     /// One activity of each kind, with the code with which it refuses others.
-    fn each() -> [(Activity, &'static str); 8] {
+    fn each() -> [(Activity, &'static str); 9] {
         let disk: DiskName = "disk1".parse().unwrap();
         let sealed = disk.clone();
         let sizes = WantedSizes { cpus: Cpus::of_cores(1), memory: MemorySize::MIN };
@@ -255,6 +271,7 @@ mod tests {
             (Activity::SealDisk(SealingDisk::for_tests(asked_by(), sealed)), "busy"),
             (Activity::NicChange(began(WantedNics { nics: Vec::new(), boot_order: Vec::new() })), "busy"),
             (Activity::SizeChange(began(sizes)), "busy"),
+            (Activity::Move(Moving::for_tests()), "moving"),
         ]
     }
 
@@ -274,7 +291,7 @@ mod tests {
     fn the_guest_is_reached_unless_its_memory_is_being_sealed() {
         Activity::Idle.allow_use_of_guest().unwrap();
         let reached = each().map(|(activity, _)| activity.allow_use_of_guest().is_ok());
-        assert_eq!(reached, [false, true, false, true, true, true, true, true]);
+        assert_eq!(reached, [false, true, false, true, true, true, true, true, false]);
     }
 
     #[test]

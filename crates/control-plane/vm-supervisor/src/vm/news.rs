@@ -1,6 +1,8 @@
 //! Handles news of a VM's machine and volumes.
 
-use strongroom_host::protocol::{ObservedVolume, OffReason, PowerState, VolumeState};
+use strongroom_host::protocol::{
+    Disk, DiskName, ObservedVolume, OffReason, PowerState, Problem, VolumeState,
+};
 use strongroom_hypervisor::qmp::RunStatus;
 use strongroom_hypervisor::{PowerEvent, QmpError};
 use strongroom_worker::control::Status;
@@ -9,6 +11,7 @@ use strongroom_worker::supervise::SuperviseError;
 use super::{Stop, Vm};
 use crate::machine::MachineNews;
 use crate::observe;
+use crate::starting::AwaitingDisk;
 use crate::volumes::VolumeNews;
 
 /// QEMU's status of a machine that was paused by a command and for no other reason.
@@ -124,16 +127,32 @@ impl Vm {
                 self.missing_key(&status);
                 self.room_changed();
             }
+            VolumeNews::Released(standby) => {
+                volume.ended = true;
+                volume.observed.state = VolumeState::Closed;
+                (volume.observed.worker_pid, volume.observed.restarts) = (None, 0);
+                let (disk, done) = (volume.observed.disk.clone(), volume.leaving.take());
+                let disk = self.layout_disk(&disk);
+                if let (Some(moving), Some(disk)) = (self.activity.moving_mut(), disk) {
+                    moving.released(AwaitingDisk { socket, disk, standby: *standby });
+                }
+                if let Some(done) = done {
+                    let _ = done.send(Ok(()));
+                }
+            }
             VolumeNews::Ended(ended) => {
                 volume.ended = true;
                 volume.observed.state = VolumeState::Closed;
                 volume.observed.worker_pid = None;
                 if let Some(done) = volume.leaving.take() {
-                    if let Err(error) = ended {
-                        tracing::error!("VM {}: {}: {error}", self.task.spec.name, volume.observed.disk);
+                    let disk = volume.observed.disk.clone();
+                    let closed = ended.map_err(|error| Problem::new("worker", format!("{disk}: {error}")));
+                    if let Err(problem) = &closed {
+                        tracing::error!("VM {}: {problem}", self.task.spec.name);
                     }
                     self.volumes.remove(at);
-                    let _ = done.send(Ok(()));
+                    // The volume of a disk that is removed is deleted in any case.
+                    let _ = done.send(self.activity.moving().map_or(Ok(()), |_| closed));
                     self.room_changed();
                 } else if self.stop.is_none() {
                     let (reason, message) = why_lost(&volume.observed, ended);
@@ -143,6 +162,12 @@ impl Vm {
                 }
             }
         }
+    }
+
+    /// The disk of this name.
+    fn layout_disk(&self, name: &DiskName) -> Option<Disk> {
+        let mut disks = self.state.layout.disks(&self.task.spec).into_iter();
+        disks.find_map(|(_, disk)| (disk.name == *name).then_some(disk))
     }
 
     /// While the VM runs, only future workers need the key.

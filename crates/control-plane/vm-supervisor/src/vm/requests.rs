@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use strongroom_host::orders::{Report, Request, RequestKind};
 use strongroom_host::protocol::{OffReason, PowerState, Problem};
 
+use super::moving::Moving;
 use super::nics::WantedNics;
 use super::rekey::DataKeys;
 use super::sizes::WantedSizes;
@@ -46,6 +47,10 @@ impl Vm {
             RequestKind::SetSizes { cpus, memory_bytes } => {
                 (self.set_sizes(connection, id, WantedSizes { cpus, memory: memory_bytes }), true)
             }
+            RequestKind::SendMemory { settings } => (self.send_memory(connection, id, settings), true),
+            RequestKind::SwitchOver => (self.switch_over(connection, id), true),
+            RequestKind::TakeUp => (self.take_up(connection, id), true),
+            RequestKind::GoOn => (self.go_on(connection, id), true),
             kind => (self.carry_out(kind, files), false),
         };
         // The effect of the request is visible before its answer.
@@ -73,6 +78,10 @@ impl Vm {
             | RequestKind::SealDisk { .. }
             | RequestKind::ChangeSnapshots { .. }
             | RequestKind::SnapshotGroup { .. }
+            | RequestKind::SendMemory { .. }
+            | RequestKind::SwitchOver
+            | RequestKind::TakeUp
+            | RequestKind::GoOn
             | RequestKind::Dump { .. }
             | RequestKind::DeleteDump { .. } => Ok(()),
             RequestKind::AbandonSuspension => {
@@ -92,6 +101,7 @@ impl Vm {
                 self.abandon_quiesced_snapshot();
                 Ok(())
             }
+            RequestKind::AbandonMove => self.abandon_move(),
             RequestKind::OpenDump { number } => self.open_dump(number, only_socket(files)?),
             RequestKind::Grants(grants) => {
                 self.keys.add_grants(grants);
@@ -171,6 +181,10 @@ impl Vm {
         self.abandon_snapshot_memory();
         self.abandon_quiesced_snapshot();
         self.give_up_part();
+        let is_between_hosts = self.activity.moving().is_some_and(Moving::is_between_hosts);
+        if !is_between_hosts && let Err(problem) = self.abandon_move() {
+            tracing::warn!("VM {}: its move is not given up: {problem}", self.task.spec.name);
+        }
         let (reason, message) = match force {
             true => (OffReason::ForcedOff, "it was cut off, as was asked for"),
             false => (OffReason::Stopped, "it was stopped, as was asked for"),
@@ -178,7 +192,8 @@ impl Vm {
         self.stop = Some(Stop { reason, message: message.to_owned(), deadline, guest_ended: false });
         let is_awake = self.standing.power != PowerState::Paused;
         self.standing.becomes(PowerState::Stopping, None);
-        match force || self.activity.suspension().is_some() {
+        // A guest between two hosts must not run to shut down.
+        match force || is_between_hosts || self.activity.suspension().is_some() {
             true => self.cut_off(),
             // The guest is asked as soon as its memory is no longer needed.
             false if self.activity.is_sealing_memory() => {}

@@ -46,6 +46,18 @@ pub enum Order {
         /// The size that the guest sees.
         size_bytes: VolumeSize,
     },
+    /// Serve a volume that is not open yet: clients connect and learn what they need of it, but do
+    /// no I/O. `Keys` and `Serve` follow, and the sessions go on over the volume. Only workers of
+    /// the same program know it.
+    AwaitVolume {
+        /// The size that the guest sees.
+        size_bytes: VolumeSize,
+        /// Whether the volume frees space that the guest discards.
+        discards: bool,
+    },
+    /// Close the volume, and keep the sessions as with `AwaitVolume`. Only workers of the same
+    /// program know it.
+    Release,
     /// The layer's file has grown: use it, and announce the size to the guest.
     Grow {
         /// The new size that the guest sees.
@@ -137,6 +149,8 @@ pub enum Report {
         #[serde(default, skip_serializing_if = "is_zero")]
         merged_bytes: u64,
     },
+    /// The volume is closed, and the sessions are kept.
+    Released,
     /// It ends.
     Ended {
         /// The error while it drained and flushed, if there was one.
@@ -302,6 +316,11 @@ mod tests {
         r#"{"format":2,"message":"top_withdrawn"}"#,
     ];
 
+    const AWAIT_VOLUME_2: &str =
+        r#"{"format":2,"message":{"await_volume":{"size_bytes":8192,"discards":true}}}"#;
+
+    const RELEASE_2: &str = r#"{"format":2,"message":"release"}"#;
+
     const SERVE_MEMORY_2: &str = r#"{"format":2,"message":{"serve_memory":{"size_bytes":8192}}}"#;
 
     const CONDITION_2: &str = r#"{"format":2,"message":{"condition":{"state":"parked","parked":{"since_unix_seconds":7,"requests":2,"bytes":8192},"refused_for_room":0,"device_errors":1,"last_device_error":"no"}}}"#;
@@ -317,7 +336,15 @@ mod tests {
 
     #[test]
     fn messages_are_written_as_they_are_read() {
-        let orders_2 = [SERVE_2, SERVE_CHAIN_2, SERVE_MEMORY_2, START_PLACED_2, START_LIMITED_2];
+        let orders_2 = [
+            SERVE_2,
+            SERVE_CHAIN_2,
+            SERVE_MEMORY_2,
+            AWAIT_VOLUME_2,
+            RELEASE_2,
+            START_PLACED_2,
+            START_LIMITED_2,
+        ];
         for text in ORDERS_1.into_iter().chain(orders_2).chain(TOP_2) {
             let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);

@@ -230,6 +230,23 @@ impl WorkerProcess {
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
+    /// Makes it serve a volume that is not open yet. [`give_keys`](Self::give_keys) and
+    /// [`serve`](Self::serve) follow.
+    pub fn await_volume(
+        &mut self,
+        size_bytes: strongroom_types::VolumeSize,
+        discards: bool,
+    ) -> Result<(), ChildError> {
+        self.order(&Order::AwaitVolume { size_bytes, discards }, &[])?;
+        self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Makes it drain within `deadline`, and close the volume, with its sessions kept.
+    pub fn release(&mut self, deadline: Duration) -> Result<(), ChildError> {
+        self.order(&Order::Release, &[])?;
+        self.expect(Report::Released, deadline)
+    }
+
     /// Makes it serve the volume that another worker [suspended](Self::suspend).
     pub fn take_over(&mut self, suspended: &Handover) -> Result<(), ChildError> {
         let mut layers = suspended.layer.try_clone().map_err(BirthError::from)?;

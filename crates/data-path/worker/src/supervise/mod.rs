@@ -28,15 +28,17 @@ mod restart;
 mod rewrap;
 mod said;
 mod snapshot;
+mod standby;
 mod starter;
 mod starter_process;
 mod upgrade;
 
 use std::fs::DirBuilder;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -67,6 +69,7 @@ pub use self::kek::{SealChange, ServedSeal, VolumeKek, VolumeSeal};
 pub use self::memory::MemoryExposure;
 pub use self::program::Program;
 pub use self::quarters::Quarters;
+pub use self::standby::{AwaitedVolume, Standby};
 pub use self::starter::{Born, NewWorker, ProgramNumber, StartsWorkers, WorkerStarter, Workers};
 pub use self::starter_process::{StarterBirth, StarterProcess, confine, serve as serve_starter};
 pub use strongroom_filters::qos::LimitPage;
@@ -193,18 +196,21 @@ impl Supervisor {
     /// Starts the first worker over the layer, which came with the head. When it returns, clients
     /// are served.
     pub fn start(exposure: Exposure, layer: OpenLayer, deks: Deks) -> Result<Self, SuperviseError> {
-        let control = match exposure.head.as_fd() {
-            Some(directory) => rustix::io::fcntl_dupfd_cloexec(directory, 0)?,
-            None => {
-                let directory = directory_of_socket(exposure.head.path());
-                let failed = |error: std::io::Error| {
-                    SuperviseError::Start(format!("cannot make {}: {error}", directory.display()))
-                };
-                DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
-                rustix::fs::open(&directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?
-            }
-        };
+        let control = Self::control_directory(&exposure)?;
         Self::start_in(exposure, layer, deks, control.as_fd())
+    }
+
+    /// The directory of a volume's control socket.
+    fn control_directory(exposure: &Exposure) -> Result<OwnedFd, SuperviseError> {
+        if let Some(directory) = exposure.head.as_fd() {
+            return Ok(rustix::io::fcntl_dupfd_cloexec(directory, 0)?);
+        }
+        let directory = directory_of_socket(exposure.head.path());
+        let failed = |error: std::io::Error| {
+            SuperviseError::Start(format!("cannot make {}: {error}", directory.display()))
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
+        Ok(rustix::fs::open(&directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// As [`Self::start`], of a volume whose own directory is not the kernel's: its control socket
@@ -215,15 +221,7 @@ impl Supervisor {
         deks: Deks,
         control: BorrowedFd<'_>,
     ) -> Result<Self, SuperviseError> {
-        let control = match exposure.head.access() {
-            Access::ReadWrite => Some(ControlSocket::bind(control)),
-            // Several processes can read a volume, and its datastore may be read-only: so there is
-            // no control socket.
-            Access::ReadOnly => None,
-        };
-        let control = control.transpose().map_err(|errno| {
-            SuperviseError::Start(format!("cannot listen for {}: {errno}", exposure.head.path().display()))
-        })?;
+        let control = Self::control_of(&exposure, control)?;
         let page = make_page().map(Arc::new);
         let serve = || {
             let mut worker = start_worker(&exposure, page.as_deref(), &exposure.workers)?;
@@ -232,13 +230,38 @@ impl Supervisor {
             Ok(worker)
         };
         let worker = serve().map_err(|error: ChildError| SuperviseError::Start(error.to_string()))?;
+        Ok(Self::over(exposure, control, page, worker))
+    }
+
+    fn control_of(
+        exposure: &Exposure,
+        control: BorrowedFd<'_>,
+    ) -> Result<Option<ControlSocket>, SuperviseError> {
+        let control = match exposure.head.access() {
+            Access::ReadWrite => Some(ControlSocket::bind(control)),
+            // Several processes can read a volume, and its datastore may be read-only: so there is
+            // no control socket.
+            Access::ReadOnly => None,
+        };
+        control.transpose().map_err(|errno| {
+            SuperviseError::Start(format!("cannot listen for {}: {errno}", exposure.head.path().display()))
+        })
+    }
+
+    /// A supervisor of a volume that this worker serves.
+    fn over(
+        exposure: Exposure,
+        control: Option<ControlSocket>,
+        page: Option<Arc<Page>>,
+        worker: WorkerProcess,
+    ) -> Self {
         let crashes = Crashes::none();
         let herald = Herald::new(exposure.head.path());
         if let Err(error) = exposure.head.fill_reserve() {
             tracing::info!("no space is kept for the volume's next descriptor: {error}");
         }
         let phase = Phase::Serving(worker);
-        Ok(Self {
+        Self {
             control,
             phase,
             exposure,
@@ -252,7 +275,7 @@ impl Supervisor {
             merge: LayerMerge::new(),
             reads_replaced: false,
             observer: None,
-        })
+        }
     }
 
     /// Calls `observer` with the volume's status now and after each change. `observer` runs on the
@@ -304,10 +327,23 @@ impl Supervisor {
 
     /// Keeps the volume served until `stop` is readable. Then it drains and flushes, and releases
     /// the volume.
-    pub fn run(mut self, stop: &impl AsFd) -> Result<(), SuperviseError> {
+    pub fn run(self, stop: &impl AsFd) -> Result<(), SuperviseError> {
+        self.run_until(stop, &AtomicBool::new(false)).map(drop)
+    }
+
+    /// As [`run`](Self::run). If `keeps_sessions` is set by then, the volume is closed, and its
+    /// clients are kept by the worker that is returned.
+    pub fn run_until(
+        mut self,
+        stop: &impl AsFd,
+        keeps_sessions: &AtomicBool,
+    ) -> Result<Option<Standby>, SuperviseError> {
         loop {
             if self.wait(stop.as_fd())? {
-                return self.end();
+                return match keeps_sessions.load(Ordering::Relaxed) {
+                    true => self.release().map(Some),
+                    false => self.end().map(|()| None),
+                };
             }
             if let Phase::Serving(worker) = &mut self.phase
                 && let Some(how) = worker.ended()

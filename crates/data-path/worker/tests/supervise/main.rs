@@ -105,7 +105,9 @@ fn a_worker() {
             Order::End => return socket.send(&Report::Ended { failure: None }, &[]).unwrap(),
             Order::HandOver | Order::HoldDestaging(_) => unreachable!("a worker of this program"),
             Order::Keys(Keys::Unencrypted | Keys::Encrypting(_) | Keys::Decrypting(_))
-            | Order::ServeMemory { .. } => {
+            | Order::ServeMemory { .. }
+            | Order::AwaitVolume { .. }
+            | Order::Release => {
                 unreachable!("a volume that is encrypted")
             }
         };

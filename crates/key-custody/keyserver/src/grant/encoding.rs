@@ -13,7 +13,7 @@
 //! | 52 | 8 | expires: the first second at which it is no longer good, later than not before |
 //! | 60 | 32 | host: SHA-256 of its public key's `SubjectPublicKeyInfo` |
 //! | 92 | 32 | signer: SHA-256 of the certificate whose key signed |
-//! | 124 | 2 | operations, a bit each ([`GrantedOperation`]), at least one |
+//! | 124 | 2 | operations, a bit each ([`GrantedOperation`]), at least one; the highest bit: the generation is only prepared |
 //! | 126 | 1 | number of objects, 1 to 64 |
 //! | 127 | | for each object, ascending, none twice: length (2 bytes, 1 to 1024), then its unique identifier, UTF-8 |
 //! | end − 64 | 64 | signature: ECDSA P-256 with SHA-256, r and s of 32 bytes each |
@@ -103,10 +103,15 @@ pub struct Grant {
     generation: VmGeneration,
     host: PublicKeySha256,
     operations: GrantedOperations,
+    /// The VM runs in an earlier generation meanwhile, on another host.
+    prepared: bool,
     objects: Vec<String>,
     not_before: GrantTime,
     expires: GrantTime,
 }
+
+/// The bit of a grant for a generation that is only prepared, beside its operations.
+const PREPARED_BIT: u16 = 1 << 15;
 
 /// Why a grant cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -174,8 +179,8 @@ impl Grant {
         if expires <= not_before {
             return Err(GrantError::EmptyTime);
         }
-        let grant =
-            Self { id: GrantId::random(), vm, generation, host, operations, objects, not_before, expires };
+        let (id, prepared) = (GrantId::random(), false);
+        let grant = Self { id, vm, generation, host, operations, prepared, objects, not_before, expires };
         match grant.encoded_bytes() {
             ..=GRANT_MAX_BYTES => Ok(grant),
             length_bytes => Err(GrantError::TooLong { length_bytes }),
@@ -205,6 +210,18 @@ impl Grant {
     /// The permitted operations.
     pub fn operations(&self) -> GrantedOperations {
         self.operations
+    }
+
+    /// The same for a generation that is prepared beside the one that runs: its redemption does not
+    /// end that one.
+    #[must_use]
+    pub fn for_prepared(self) -> Self {
+        Self { prepared: true, ..self }
+    }
+
+    /// Whether the generation is only prepared.
+    pub fn is_for_prepared(&self) -> bool {
+        self.prepared
     }
 
     /// The objects, in ascending order.
@@ -247,7 +264,8 @@ impl Grant {
         bytes.extend(self.expires.0.to_be_bytes());
         bytes.extend(self.host.as_bytes());
         bytes.extend(signer.certificate.as_bytes());
-        bytes.extend(self.operations.0.to_be_bytes());
+        let prepared = if self.prepared { PREPARED_BIT } else { 0 };
+        bytes.extend((self.operations.0 | prepared).to_be_bytes());
         // Both limits are checked where a grant is made.
         bytes.push(self.objects.len() as u8);
         for object in &self.objects {
@@ -334,12 +352,14 @@ fn read_body(body: &[u8]) -> Option<(Grant, CertificateSha256)> {
     let expires = GrantTime(u64::from_be_bytes(reader.array()?));
     let host = PublicKeySha256::from_bytes(reader.array()?);
     let signer = CertificateSha256::from_bytes(reader.array()?);
-    let operations = GrantedOperations::from_bits(u16::from_be_bytes(reader.array()?))?;
+    let bits = u16::from_be_bytes(reader.array()?);
+    let prepared = bits & PREPARED_BIT != 0;
+    let operations = GrantedOperations::from_bits(bits & !PREPARED_BIT)?;
     let objects = read_objects(&mut reader)?;
     if !reader.0.is_empty() || expires <= not_before {
         return None;
     }
-    Some((Grant { id, vm, generation, host, operations, objects, not_before, expires }, signer))
+    Some((Grant { id, vm, generation, host, operations, prepared, objects, not_before, expires }, signer))
 }
 
 fn read_objects(reader: &mut Reader<'_>) -> Option<Vec<String>> {

@@ -5,7 +5,8 @@
 //! seconds. So a redeemed grant that covers [`ReadMetadata`](super::GrantedOperation::ReadMetadata)
 //! leaves a *holding*: the host may read the metadata of the grant's objects, never a key, until
 //! - the VM moves to a higher generation, because any host redeemed another grant for it or the
-//!   control plane raised it (`ledger::raise_generation`); or
+//!   control plane raised it (`ledger::raise_generation`);
+//! - the generation was only prepared for a move, which is given up (`ledger::void_prepared`); or
 //! - the host or its certificate is revoked, because it can then make no requests.
 //!
 //! A holding belongs to the client, not to a certificate: it outlives a renewal.
@@ -17,10 +18,11 @@
 use strongroom_crypto::mac::{DIGEST_BYTES, sha256};
 use strongroom_store::{Is, KeyRange, Operation, Outcome, Snapshot, Store, Transaction};
 
+use super::VmId;
 use super::encoding::GrantedOperation;
+use super::ledger::prepared::Prepared;
 use super::ledger::{RedeemError, number, vm_key};
 use super::verify::VerifiedGrant;
-use super::{VmGeneration, VmId};
 use crate::access::ClientId;
 
 pub(crate) const HELD: &[u8] = b"grant/held/";
@@ -104,8 +106,14 @@ fn is_current(snapshot: &dyn Snapshot, key: &[u8], value: &[u8]) -> Result<bool,
     let damaged = || RedeemError::Damaged { key: key.escape_ascii().to_string() };
     let vm = key.last_chunk::<ID_BYTES>().filter(|_| key.len() == KEY_BYTES).ok_or_else(damaged)?;
     let generation = u64::from_be_bytes(*value.as_array().ok_or_else(damaged)?);
-    let (highest, _) = number(snapshot, &vm_key(VmId::from_bytes(*vm)))?;
-    Ok(highest.map(VmGeneration).is_none_or(|highest| VmGeneration(generation) >= highest))
+    let vm = VmId::from_bytes(*vm);
+    let (highest, _) = number(snapshot, &vm_key(vm))?;
+    Ok(match highest {
+        Some(highest) if generation < highest => false,
+        Some(highest) if generation == highest => true,
+        // It is prepared for a move.
+        Some(_) | None => Prepared::read(snapshot, vm)?.0.is_valid(generation),
+    })
 }
 
 #[cfg(test)]

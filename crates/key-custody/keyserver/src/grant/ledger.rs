@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `grant/used/` expires (8 bytes) id (16 bytes) | empty |
 //! | `grant/vm/` VM (16 bytes) | highest generation redeemed or fenced (8 bytes) |
+//! | `grant/prepared/` VM (16 bytes) | the generation that is prepared last, and the one up to which such are void (8 bytes each) |
 //! | `grant/key/` object, as grants name it | the VM that it was made for (16 bytes) |
 //! | `grant/forgotten` | seconds since 1970 (8 bytes): used grants that expired before are forgotten |
 //! | `grant/restored` | seconds since 1970 (8 bytes): of a restored server; grants valid then or before are refused |
@@ -18,6 +19,11 @@
 //! volumes into another VM's directory cannot open them with that VM's grants. A key that a person
 //! chose belongs to no VM, and may seal several.
 //!
+//! While a VM moves to another host, its next generation is *prepared*: grants for it are redeemed
+//! beside those of the generation that runs, which stays the highest one. It becomes the highest
+//! when the move is committed ([`raise_generation`]), or void when it is given up
+//! ([`void_prepared`]). Only the last one that was prepared is valid.
+//!
 //! A restored server does not know which grants were used since its backup. So it refuses all that
 //! could have been, up to the time in `grant/restored`.
 
@@ -27,6 +33,9 @@ use time::OffsetDateTime;
 use super::refusal::Refusal;
 use super::verify::{CLOCK_SKEW_SECONDS, VerifiedGrant};
 use super::{GrantTime, VmGeneration, VmId, holding};
+use prepared::Prepared;
+
+pub(crate) mod prepared;
 
 const USED: &[u8] = b"grant/used/";
 pub(crate) const VM: &[u8] = b"grant/vm/";
@@ -92,12 +101,21 @@ pub fn redemption(snapshot: &dyn Snapshot, verified: &VerifiedGrant) -> Result<T
     if let Some(highest) = highest.filter(|highest| *highest > generation) {
         return Err(Refusal::Superseded { granted: generation, highest }.into());
     }
+    let (prepared, prepared_is) = Prepared::read(snapshot, grant.vm())?;
+    // One that was committed meanwhile is valid as any other.
+    let is_prepared = grant.is_for_prepared() && highest != Some(generation);
+    if highest != Some(generation) {
+        prepared.check(generation, is_prepared)?;
+    }
     let mut transaction = Transaction::new()
         .when(used_key.clone(), Is::Absent)
         .when(FORGOTTEN, forgotten_is)
         .when(vm_key.clone(), vm_is)
+        .when(Prepared::key(grant.vm()), prepared_is)
         .put(used_key, []);
-    if highest != Some(generation) {
+    if is_prepared {
+        transaction = prepared.and_prepared(generation).put_into(transaction, grant.vm());
+    } else if highest != Some(generation) {
         transaction = transaction.put(vm_key, generation.0.to_be_bytes());
     }
     for object in grant.objects() {
@@ -146,6 +164,36 @@ pub fn raise_generation(
         let raised = Transaction::new().when(key.clone(), is).put(key.clone(), generation.0.to_be_bytes());
         if let Outcome::Committed(_) = store.commit(raised)? {
             return Ok(generation);
+        }
+    }
+    Err(RedeemError::Contended)
+}
+
+/// Makes a prepared generation void, and all before it that were only prepared: their grants are
+/// refused, and hosts' [holdings](super::holding) of them end. The generation that runs is as it
+/// was. May be repeated. Returns the highest generation, which is `generation` or later if the move
+/// was committed; nothing is void then. Blocks for a write to the device.
+///
+/// # Errors
+/// [`RedeemError::Store`], [`RedeemError::Damaged`], [`RedeemError::Contended`].
+pub fn void_prepared(
+    store: &dyn Store,
+    vm: VmId,
+    generation: VmGeneration,
+) -> Result<Option<VmGeneration>, RedeemError> {
+    let vm_key = vm_key(vm);
+    for _ in 0..REDEEM_ATTEMPTS {
+        let snapshot = store.snapshot()?;
+        let (highest, vm_is) = number(snapshot.as_ref(), &vm_key)?;
+        let highest = highest.map(VmGeneration);
+        let (prepared, prepared_is) = Prepared::read(snapshot.as_ref(), vm)?;
+        let voided = prepared.without(generation);
+        if highest.is_some_and(|highest| highest >= generation) || voided == prepared {
+            return Ok(highest);
+        }
+        let transaction = Transaction::new().when(vm_key.clone(), vm_is).when(Prepared::key(vm), prepared_is);
+        if let Outcome::Committed(_) = store.commit(voided.put_into(transaction, vm))? {
+            return Ok(highest);
         }
     }
     Err(RedeemError::Contended)

@@ -63,6 +63,12 @@ pub enum Refusal {
         /// The last second of grants that are refused.
         restored: GrantTime,
     },
+    /// The VM's move was given up, or another one was prepared since.
+    #[error("the grant is for generation {granted} of the VM, which was prepared for a move that is over")]
+    NotPrepared {
+        /// The generation in the grant.
+        granted: VmGeneration,
+    },
     /// The VM has been started elsewhere since.
     #[error("the grant is for generation {granted} of the VM, which has gone on to {highest}")]
     Superseded {
@@ -96,6 +102,7 @@ impl Refusal {
             Refusal::OtherOperation => "grant-other-operation",
             Refusal::Replayed => "grant-replayed",
             Refusal::BeforeRestore { .. } => "grant-before-restore",
+            Refusal::NotPrepared { .. } => "grant-not-prepared",
             Refusal::Superseded { .. } => "grant-superseded",
         }
     }

@@ -44,6 +44,21 @@ impl Management {
         Ok(FenceAnswer { vm, generation })
     }
 
+    /// Makes a prepared generation of a VM void.
+    pub(super) fn void_prepared(&self, vm: VmId, generation: VmGeneration) -> Result<(), Unanswered> {
+        let highest = ledger::void_prepared(self.store.as_ref(), vm, generation)
+            .map_err(|error| refused_by_server("grants", &error))?;
+        match highest {
+            Some(highest) if highest >= generation => Err(refused(
+                "committed",
+                format!(
+                    "generation {generation} of VM {vm} is not only prepared: it is in generation {highest}"
+                ),
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Binds one of the caller's keys to a VM.
     pub(super) fn bind_key(&self, asker: &Identity, wanted: &BindKey) -> Result<(), Unanswered> {
         let &BindKey { key, vm, from } = wanted;

@@ -41,7 +41,7 @@ use self::questions::{
     CancelToken, Clients, ConfirmCustodians, ConfirmDestruction, ConfirmHandOver, CreateToken, Custodians,
     Effect, FenceVm, HandOvers, Hosts, KeepBackup, KeyHistory, MakeBackup, ProposeCustodians,
     ProposeHandOver, Question, ReadBackup, RecordAccessHead, RecordMove, RecordUse, RevokeClient,
-    ScheduleDestruction, Status, Tokens,
+    ScheduleDestruction, Status, Tokens, VoidPrepared,
 };
 use crate::access::{ClientId, Identity, KnownClient, Scope, scope};
 use crate::actor::{actor_of, within_limits};
@@ -173,6 +173,10 @@ impl Management {
             Question::Hosts(Hosts { host }) => done::<Hosts>(&self.hosts(&host, now)?, []),
             Question::FenceVm(FenceVm { vm, generation }) => {
                 done::<FenceVm>(&self.fence(vm, generation)?, [vm.to_string()])
+            }
+            Question::VoidPrepared(VoidPrepared { vm, generation }) => {
+                self.void_prepared(vm, generation)?;
+                done::<VoidPrepared>(&(), [vm.to_string()])
             }
             Question::BindKey(wanted) => {
                 self.bind_key(asker, &wanted)?;

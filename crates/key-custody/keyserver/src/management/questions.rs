@@ -91,6 +91,7 @@ questions! {
     HandOvers => Vec<HandOverAnswer>: "list hand-overs", ManageClients, Reads;
     Hosts => Vec<HostAnswer>: "find hosts", IssueGrants, Reads;
     FenceVm => FenceAnswer: "fence vm", IssueGrants, Changes;
+    VoidPrepared => (): "void prepared generation", IssueGrants, Changes;
     BindKey => (): "bind key to vm", IssueGrants, Changes;
     BrokerAdd => BrokeredAnswer: "take in external key", BrokerKey, Changes;
     BrokerCreate => BrokeredAnswer: "create external key", BrokerKey, Changes;
@@ -230,6 +231,17 @@ pub struct FenceVm {
     /// The VM.
     pub vm: VmId,
     /// The lowest valid generation from now on.
+    pub generation: VmGeneration,
+}
+
+/// Makes a generation void that was prepared for a VM's move to another host, which is given up.
+/// Refused if the VM is in that generation. May be repeated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VoidPrepared {
+    /// The VM.
+    pub vm: VmId,
+    /// The generation.
     pub generation: VmGeneration,
 }
 

@@ -41,6 +41,7 @@ fn who_may(question: &Question) -> &'static [Role] {
         | Question::Custodians(_) => &[Role::Admin],
         Question::Hosts(_)
         | Question::FenceVm(_)
+        | Question::VoidPrepared(_)
         | Question::BindKey(_)
         | Question::BrokerAdd(_)
         | Question::BrokerCreate(_)
@@ -82,6 +83,7 @@ fn every_question() -> Vec<Question> {
         Question::from(HandOvers {}),
         Question::from(Hosts { host: "host1".to_owned() }),
         Question::from(FenceVm { vm, generation: VmGeneration(1) }),
+        Question::from(questions::VoidPrepared { vm, generation: VmGeneration(2) }),
         Question::from(BindKey { key, vm, from: None }),
         Question::from(BrokerAdd {
             key: ProviderKey { provider: provider.clone(), key: "1".parse().unwrap(), wrapped: None },

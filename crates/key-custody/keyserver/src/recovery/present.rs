@@ -114,6 +114,13 @@ fn later_generations(staged: &dyn Snapshot, before: &dyn Snapshot) -> Result<Vec
         };
         operations.push(Operation::Put { key: entry.key, value, lease: None });
     }
+    for entry in before.all(&KeyRange::prefix(grants::prepared::PREPARED))? {
+        let value = match staged.get(&entry.key)? {
+            Some(restored) => grants::prepared::later_prepared(&entry.key, &entry.value, &restored.value)?,
+            None => entry.value,
+        };
+        operations.push(Operation::Put { key: entry.key, value, lease: None });
+    }
     let kept = [grants::KEY, custody::APPROVED].map(|prefix| before.all(&KeyRange::prefix(prefix)));
     for entry in kept.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         operations.push(Operation::Put { key: entry.key, value: entry.value, lease: None });

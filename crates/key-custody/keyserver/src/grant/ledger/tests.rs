@@ -41,6 +41,24 @@ fn granted(vm: u8, generation: u64, start: i64) -> VerifiedGrant {
     GrantVerifier::new(&control).verify(&bytes, &host(), at(NOON + start)).unwrap()
 }
 
+/// The same for a generation that is prepared.
+fn prepared(vm: u8, generation: u64) -> VerifiedGrant {
+    let control = Control::new();
+    let seconds = |offset| GrantTime::of(at(NOON + offset));
+    let grant = Grant::new(
+        VmId::from_bytes([vm; 16]),
+        VmGeneration(generation),
+        host().public_key,
+        GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]),
+        vec!["kek-1".to_owned()],
+        GrantPeriod { not_before: seconds(0), expires: seconds(300) },
+    );
+    let bytes = control.sign(&grant.unwrap().for_prepared());
+    let verified = GrantVerifier::new(&control).verify(&bytes, &host(), at(NOON)).unwrap();
+    assert!(verified.grant().is_for_prepared());
+    verified
+}
+
 /// Redeems a grant like the server, on a thread that may block.
 pub(in crate::grant) fn redeem(store: &Engine, grant: &VerifiedGrant) -> Result<(), RedeemError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -233,4 +251,68 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_prepared_generation_is_valid_beside_the_one_that_runs_until_it_is_void() {
+    let (place, store) = Place::new();
+    let vm = VmId::from_bytes([1; 16]);
+    let is_held = |store: &Engine| {
+        holding::is_held(store.snapshot().unwrap().as_ref(), host().client, "kek-1").unwrap()
+    };
+    redeem(&store, &granted(1, 3, 0)).unwrap();
+    redeem(&store, &prepared(1, 4)).unwrap();
+    assert!(is_held(&store));
+    // The source's supervisor fetches its key again, and the target's, too.
+    redeem(&store, &granted(1, 3, 0)).unwrap();
+    redeem(&store, &prepared(1, 4)).unwrap();
+    assert_eq!(highest_generation(&store, vm).unwrap(), Some(VmGeneration(3)));
+    // The move is given up.
+    assert_eq!(void_prepared(&store, vm, VmGeneration(4)).unwrap(), Some(VmGeneration(3)));
+    void_prepared(&store, vm, VmGeneration(4)).unwrap();
+    drop(store);
+    let store = place.open();
+    assert!(!is_held(&store));
+    let void = Refusal::NotPrepared { granted: VmGeneration(4) };
+    assert_eq!(refused(redeem(&store, &prepared(1, 4))), void);
+    assert_eq!(refused(redeem(&store, &granted(1, 4, 0))), void, "it is nobody's any more");
+    redeem(&store, &granted(1, 3, 0)).unwrap();
+    // The next attempt, and one after that, which takes its place.
+    redeem(&store, &prepared(1, 5)).unwrap();
+    redeem(&store, &prepared(1, 6)).unwrap();
+    let replaced = Refusal::NotPrepared { granted: VmGeneration(5) };
+    assert_eq!(refused(redeem(&store, &prepared(1, 5))), replaced);
+    // It is committed.
+    raise_generation(&store, vm, VmGeneration(6)).unwrap();
+    assert!(is_held(&store));
+    let highest = VmGeneration(6);
+    assert_eq!(
+        refused(redeem(&store, &granted(1, 3, 0))),
+        Refusal::Superseded { granted: VmGeneration(3), highest }
+    );
+    redeem(&store, &prepared(1, 6)).unwrap();
+    redeem(&store, &granted(1, 6, 0)).unwrap();
+    // Giving it up comes too late.
+    assert_eq!(void_prepared(&store, vm, VmGeneration(6)).unwrap(), Some(highest));
+    assert!(is_held(&store));
+    redeem(&store, &granted(1, 6, 0)).unwrap();
+    redeem(&store, &granted(1, 7, 0)).unwrap();
+}
+
+#[test]
+fn a_prepared_generation_that_is_void_stays_so_also_beside_a_restored_backup() {
+    let bytes = |last: u64, void: u64| [last.to_be_bytes(), void.to_be_bytes()].concat();
+    let later = |one: &[u8], other: &[u8]| prepared::later_prepared(b"key", one, other);
+    assert_eq!(later(&bytes(4, 3), &bytes(2, 4)).unwrap(), bytes(4, 4));
+    assert!(matches!(later(&bytes(4, 3), b"short"), Err(RedeemError::Damaged { .. })));
+}
+
+#[test]
+fn a_generation_is_not_committed_by_a_redemption_that_was_prepared_before_it_was_void() {
+    let (_place, store) = Place::new();
+    let vm = VmId::from_bytes([1; 16]);
+    redeem(&store, &granted(1, 1, 0)).unwrap();
+    let redemption = redemption(store.snapshot().unwrap().as_ref(), &prepared(1, 2)).unwrap();
+    void_prepared(&store, vm, VmGeneration(2)).unwrap();
+    assert!(!matches!(store.commit(redemption).unwrap(), Outcome::Committed(_)));
 }

@@ -1,0 +1,558 @@
+//! Moves a VM to another host while it runs, or takes one in.
+//!
+//! ```text
+//! source   Sending > AboutToSwitch --(hostd has recorded that it is leaving)--> Closed
+//! target   Coming --(the source has closed the volumes)--> TakingUp > TakenUp --(it was decided)--> it runs
+//! ```
+//!
+//! hostd decides each step, and records it first. A worker whose volume is closed keeps QEMU's
+//! session: QEMU before 9.1 does not connect again for a device that is not started.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use strongroom_host::orders::{Report, RunTask};
+use strongroom_host::protocol::{
+    MigrationSettings, OffReason, PowerState, Problem, Progress, ProgressUnit, VmReason, VmSpec,
+    check_moves_live,
+};
+use strongroom_host::run_directory::VmRunDirectory;
+use strongroom_hypervisor::qmp::{MigrationPhase, MigrationProgress};
+use strongroom_hypervisor::{Monitor, RunDirectory};
+use strongroom_worker::supervise::LimitPage;
+
+use super::activity::Activity;
+use super::{Event, Vm, now_and_then};
+use crate::door::Connection;
+use crate::keys::VmKeys;
+use crate::machine::Machine;
+use crate::memory::make_disks_durable;
+use crate::serial::Serial;
+use crate::starter::Starter;
+use crate::starting::{AwaitingDisk, keep_served, record_start};
+use crate::transfer::{qmp_problem, system_problem};
+use crate::volumes::{ServedVolume, VolumeHost};
+
+/// The interval between queries.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// How long QEMU may take to send the rest, or to load it, once the guest stands still.
+const REST_WITHIN: Duration = Duration::from_secs(600);
+/// QEMU slows a guest down no further than to this, in percent.
+const SLOWED_PERCENT_MAX: u64 = 99;
+/// After so many more rounds at that, the memory still changes faster than it is sent.
+const ROUNDS_IN_VAIN: u64 = 5;
+
+/// A move, with the connection and request that wait for its step.
+#[derive(Debug)]
+pub(super) struct Moving {
+    stage: Stage,
+    asked_by: Option<(Connection, u64)>,
+    /// The connection of the hostd that moves it: without that one, nobody would send the rest.
+    owner: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The memory is sent, and the guest runs. Set to abandon it.
+    Sending(Arc<AtomicBool>),
+    /// The guest stands still, and its volumes are open.
+    AboutToSwitch,
+    /// The volumes are closed, or being closed. The workers keep QEMU's sessions.
+    Closed(Vec<AwaitingDisk>),
+    /// The memory comes. The workers wait for their volumes.
+    Coming(Vec<AwaitingDisk>),
+    /// The volumes are being opened. Then the guest goes on at once, if that was decided.
+    TakingUp { goes_on: bool },
+    /// The guest could go on.
+    TakenUp,
+}
+
+/// A step of a move that has ended.
+#[derive(Debug)]
+pub enum MoveStep {
+    /// The guest stands still, or the memory is not sent.
+    Sent(Result<(), Problem>),
+    /// The rest was sent, or not.
+    SwitchedOver(Result<(), Problem>),
+    /// The volumes are open, each with the number of its socket.
+    TakenUp(Result<Vec<(usize, ServedVolume)>, Problem>),
+}
+
+impl Moving {
+    /// A VM that comes, whose workers wait for their volumes.
+    pub(super) fn coming(awaiting: Vec<AwaitingDisk>) -> Self {
+        Self { stage: Stage::Coming(awaiting), asked_by: None, owner: None }
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        Self::coming(Vec::new())
+    }
+
+    /// Whether the guest must not go on: another host may have the volumes.
+    pub(super) fn is_between_hosts(&self) -> bool {
+        !matches!(self.stage, Stage::Sending(_))
+    }
+
+    /// Keeps the worker of a volume that was closed.
+    pub(super) fn released(&mut self, disk: AwaitingDisk) {
+        if let Stage::Closed(released) = &mut self.stage {
+            released.push(disk);
+        }
+    }
+
+    fn answer(&mut self, problem: Option<Problem>) {
+        if let Some((connection, request)) = self.asked_by.take() {
+            connection.send(&Report::answer(request, problem));
+        }
+    }
+}
+
+impl Vm {
+    /// Begins to send the memory. Answered when the guest stands still.
+    pub(super) fn send_memory(
+        &mut self,
+        asked_by: &Connection,
+        request: u64,
+        settings: MigrationSettings,
+    ) -> Result<(), Problem> {
+        let machine = self.machine()?;
+        self.activity.allow_another()?;
+        check_moves_live(&self.task.spec)?;
+        self.check_memory_can_be_saved()?;
+        self.check_volumes()?;
+        let socket = self.qemus_directory()?.outgoing();
+        machine.qemu().monitor().send_memory(&socket, settings).map_err(qmp_problem)?;
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let (events, theirs) = (self.events.clone(), Arc::clone(&abandoned));
+        let work = move || {
+            let told = now_and_then(|progress| drop(events.send(Event::Progress(progress))));
+            let sent = until_switch(machine.qemu().monitor(), &theirs, told);
+            let _ = events.send(Event::Moved(MoveStep::Sent(sent)));
+        };
+        thread::Builder::new().name("move".to_owned()).spawn(work).map_err(Problem::system)?;
+        let (owner, asked_by) = (Some(asked_by.id), Some((asked_by.clone(), request)));
+        self.activity = Activity::Move(Moving { stage: Stage::Sending(abandoned), asked_by, owner });
+        Ok(())
+    }
+
+    /// Gives up sending the memory, as long as the volumes are open.
+    pub(super) fn abandon_move(&mut self) -> Result<(), Problem> {
+        let Some(moving) = self.activity.moving() else { return Ok(()) };
+        match &moving.stage {
+            Stage::Sending(abandoned) => abandoned.store(true, Ordering::Relaxed),
+            Stage::AboutToSwitch => {
+                if let Some(machine) = &self.machine {
+                    cancel(machine.qemu().monitor())?;
+                }
+                self.activity = Activity::Idle;
+                self.halt_or_go_on()?;
+            }
+            Stage::Closed(_) | Stage::Coming(_) | Stage::TakingUp { .. } | Stage::TakenUp => {
+                let message = "the VM's guest has stopped, and another host may have its volumes";
+                return Err(Problem::new("leaving", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection is gone. If it was that of the hostd that moves the VM, the guest goes on.
+    pub(super) fn move_is_nobodys(&mut self, connection: u64) {
+        let is_its = |moving: &Moving| {
+            let has_volumes = matches!(moving.stage, Stage::Sending(_) | Stage::AboutToSwitch);
+            has_volumes && moving.owner == Some(connection)
+        };
+        if self.activity.moving().is_some_and(is_its)
+            && let Err(problem) = self.abandon_move()
+        {
+            tracing::error!("VM {}: {problem}", self.task.spec.name);
+        }
+    }
+
+    /// Whether the move is abandoned, but has not ended yet.
+    fn move_is_abandoned(&self) -> bool {
+        let is_abandoned =
+            |moving: &Moving| matches!(&moving.stage, Stage::Sending(flag) if flag.load(Ordering::Relaxed));
+        self.activity.moving().is_some_and(is_abandoned)
+    }
+
+    /// Closes the volumes, and sends the rest. Answered when all of it is sent.
+    pub(super) fn switch_over(&mut self, asked_by: &Connection, request: u64) -> Result<(), Problem> {
+        let (Some(moving), Some(machine)) = (self.activity.moving_mut(), self.machine.clone()) else {
+            return Err(out_of_turn());
+        };
+        if !matches!(moving.stage, Stage::AboutToSwitch) {
+            return Err(out_of_turn());
+        }
+        (moving.stage, moving.asked_by) = (Stage::Closed(Vec::new()), Some((asked_by.clone(), request)));
+        // Without this supervisor, nobody could open them for the same QEMU.
+        self.state.volumes_released = true;
+        self.state.write(&self.run).map_err(Problem::system)?;
+        std::mem::take(&mut self.serial).finish();
+        let mut closing = Vec::new();
+        for volume in self.volumes.iter_mut().filter(|volume| !volume.ended) {
+            let (done, closed) = sync_channel(1);
+            volume.leaving = Some(done);
+            closing.push(closed);
+            if let Some(served) = &volume.served {
+                served.release();
+            }
+        }
+        let (events, spec) = (self.events.clone(), self.task.spec.clone());
+        let work = move || {
+            let switched = close_and_switch(&closing, &spec, machine.qemu().monitor());
+            let _ = events.send(Event::Moved(MoveStep::SwitchedOver(switched)));
+        };
+        thread::Builder::new().name("move".to_owned()).spawn(work).map(drop).map_err(Problem::system)
+    }
+
+    /// Opens the volumes of a VM that comes. Answered when its memory is loaded, too.
+    pub(super) fn take_up(&mut self, asked_by: &Connection, request: u64) -> Result<(), Problem> {
+        let (Some(moving), Some(machine)) = (self.activity.moving_mut(), self.machine.clone()) else {
+            return Err(out_of_turn());
+        };
+        let taking_up = Stage::TakingUp { goes_on: false };
+        let awaiting = match std::mem::replace(&mut moving.stage, taking_up) {
+            Stage::Coming(awaiting) => awaiting,
+            // A hostd that was killed asks again.
+            Stage::TakenUp => {
+                moving.stage = Stage::TakenUp;
+                asked_by.send(&Report::answer(request, None));
+                return Ok(());
+            }
+            other @ Stage::TakingUp { .. } => {
+                (moving.stage, moving.asked_by) = (other, Some((asked_by.clone(), request)));
+                return Ok(());
+            }
+            other @ (Stage::Sending(_) | Stage::AboutToSwitch | Stage::Closed(_)) => {
+                moving.stage = other;
+                return Err(out_of_turn());
+            }
+        };
+        moving.asked_by = Some((asked_by.clone(), request));
+        self.open_volumes(machine, awaiting, false)
+    }
+
+    /// Opens volumes for workers that wait for them, on a thread of its own.
+    fn open_volumes(
+        &self,
+        machine: Machine,
+        awaiting: Vec<AwaitingDisk>,
+        returns: bool,
+    ) -> Result<(), Problem> {
+        let work = TakingUp {
+            task: self.task.clone(),
+            run: self.run.clone(),
+            keys: Arc::clone(&self.keys),
+            starter: self.starter.clone(),
+            limits: Arc::clone(&self.limits),
+            events: self.events.clone(),
+            machine,
+            returns,
+        };
+        let take_up = move || {
+            let taken_up = work.run(awaiting);
+            let _ = work.events.send(Event::Moved(MoveStep::TakenUp(taken_up)));
+        };
+        thread::Builder::new().name("move".to_owned()).spawn(take_up).map(drop).map_err(Problem::system)
+    }
+
+    /// The guest goes on here. hostd has recorded that it was decided so. Answered when it does.
+    pub(super) fn go_on(&mut self, asked_by: &Connection, request: u64) -> Result<(), Problem> {
+        let Some(moving) = self.activity.moving_mut() else {
+            asked_by.send(&Report::answer(request, None));
+            return Ok(());
+        };
+        let opening = Stage::TakingUp { goes_on: true };
+        match std::mem::replace(&mut moving.stage, opening) {
+            other @ (Stage::Sending(_) | Stage::AboutToSwitch) => {
+                moving.stage = other;
+                self.abandon_move()?;
+            }
+            Stage::Closed(released) => {
+                moving.asked_by = Some((asked_by.clone(), request));
+                let machine = self.machine.clone().ok_or_else(out_of_turn)?;
+                return self.open_volumes(machine, released, true);
+            }
+            other @ Stage::Coming(_) => {
+                moving.stage = other;
+                return Err(out_of_turn());
+            }
+            Stage::TakingUp { .. } => {
+                moving.asked_by = Some((asked_by.clone(), request));
+                return Ok(());
+            }
+            Stage::TakenUp => self.goes_on()?,
+        }
+        asked_by.send(&Report::answer(request, None));
+        Ok(())
+    }
+
+    /// Has the guest go on, whose volumes are open.
+    fn goes_on(&mut self) -> Result<(), Problem> {
+        self.activity = Activity::Idle;
+        self.task.incoming = None;
+        self.serial = Serial::start(&self.task.spec, &self.keys, &self.starter);
+        if self.volumes.iter().any(|volume| volume.ended || volume.observed.restarts > 0) {
+            // The guest would wait for it for ever.
+            let message = "a volume's worker has died while its VM was between two hosts";
+            self.end_because(OffReason::VolumeLost, message.to_owned());
+            return Err(Problem::new("worker", message));
+        }
+        self.become_ready()?;
+        // From now on another supervisor can take it over.
+        self.state.volumes_released = false;
+        self.state.write(&self.run).map_err(Problem::system)
+    }
+
+    /// A machine that waits for its memory.
+    pub(super) fn await_memory(&mut self, awaiting: Vec<AwaitingDisk>) {
+        self.activity = Activity::Move(Moving::coming(awaiting));
+        self.standing.becomes(PowerState::Paused, Some(coming()));
+    }
+
+    /// Handles the end of a step.
+    pub(super) fn moved(&mut self, step: MoveStep) {
+        let problem = match step {
+            MoveStep::Sent(Ok(())) if self.stop.is_some() => {
+                self.move_has_failed(Problem::new("stopping", "the VM is stopping"));
+                return;
+            }
+            MoveStep::Sent(Ok(())) if self.move_is_abandoned() => {
+                self.move_has_failed(Problem::new(
+                    "abandoned",
+                    "the move was abandoned, and its guest goes on",
+                ));
+                return;
+            }
+            MoveStep::Sent(Ok(())) => {
+                if let Some(moving) = self.activity.moving_mut() {
+                    moving.stage = Stage::AboutToSwitch;
+                }
+                self.standing.becomes(PowerState::Paused, Some(leaving()));
+                None
+            }
+            MoveStep::Sent(Err(problem)) => {
+                self.move_has_failed(problem);
+                return;
+            }
+            MoveStep::SwitchedOver(switched) => switched.err(),
+            MoveStep::TakenUp(Ok(served)) => {
+                for (socket, served) in served {
+                    let volume = self.volumes.iter_mut().find(|volume| volume.socket == socket);
+                    if let Some(volume) = volume {
+                        (volume.served, volume.ended) = (Some(served), false);
+                    }
+                }
+                self.taken_up()
+            }
+            MoveStep::TakenUp(Err(problem)) => {
+                self.not_taken_up(&problem);
+                Some(problem)
+            }
+        };
+        self.tell();
+        if let Some(moving) = self.activity.moving_mut() {
+            moving.answer(problem);
+        }
+    }
+
+    /// The volumes are open: the guest goes on, if that was decided. Returns why it does not.
+    fn taken_up(&mut self) -> Option<Problem> {
+        let moving = self.activity.moving_mut()?;
+        let goes_on = matches!(moving.stage, Stage::TakingUp { goes_on: true });
+        moving.stage = Stage::TakenUp;
+        if !goes_on {
+            return None;
+        }
+        let mut asked_by = moving.asked_by.take();
+        let problem = self.goes_on().err();
+        self.tell();
+        if let Some((connection, request)) = asked_by.take() {
+            connection.send(&Report::answer(request, problem));
+        }
+        None
+    }
+
+    /// The volumes are not opened. A guest that was to go on here cannot.
+    fn not_taken_up(&mut self, problem: &Problem) {
+        let goes_on = |moving: &Moving| matches!(moving.stage, Stage::TakingUp { goes_on: true });
+        if self.activity.moving().is_some_and(goes_on) && self.stop.is_none() {
+            self.end_because(OffReason::VolumeLost, problem.to_string());
+        }
+    }
+
+    /// The guest stays: its volumes are open still.
+    fn move_has_failed(&mut self, problem: Problem) {
+        let name = self.task.spec.name.clone();
+        tracing::warn!("VM {name}: it does not move: {problem}");
+        let Activity::Move(mut moving) = std::mem::take(&mut self.activity) else { return };
+        let cancelled = self.machine.as_ref().map_or(Ok(()), |machine| cancel(machine.qemu().monitor()));
+        let goes_on = match &self.stop {
+            Some(_) => {
+                self.ask_guest_to_end(true);
+                cancelled
+            }
+            None => cancelled.and_then(|()| self.halt_or_go_on()),
+        };
+        if let Err(problem) = goes_on {
+            tracing::error!("VM {name}: {problem}");
+        }
+        self.tell();
+        moving.answer(Some(problem));
+    }
+
+    fn qemus_directory(&self) -> Result<RunDirectory, Problem> {
+        RunDirectory::open(self.run.path()).map_err(|error| Problem::new("qemu", error.to_string()))
+    }
+}
+
+fn coming() -> VmReason {
+    let message = "it runs on another host, and its memory comes from there";
+    VmReason { code: "coming".to_owned(), message: message.to_owned() }
+}
+
+fn leaving() -> VmReason {
+    let message = "its guest stands still, and goes on on another host";
+    VmReason { code: "leaving".to_owned(), message: message.to_owned() }
+}
+
+fn out_of_turn() -> Problem {
+    Problem::new("other_step", "the VM's move is not at this step")
+}
+
+/// Waits until QEMU has stopped the guest for the last part. Gives up if the guest changes its
+/// memory faster than it can be sent.
+fn until_switch(
+    monitor: &Monitor,
+    abandoned: &AtomicBool,
+    mut tell: impl FnMut(Progress),
+) -> Result<(), Problem> {
+    // The round in which the guest was slowed down as far as possible.
+    let mut slowest_since = None;
+    loop {
+        let now = monitor.migration().map_err(qmp_problem)?;
+        match &now.phase {
+            MigrationPhase::AboutToSwitch if !abandoned.load(Ordering::Relaxed) => return Ok(()),
+            MigrationPhase::Failed(why) => {
+                return Err(Problem::new("qemu", format!("its memory does not pass: {why}")));
+            }
+            MigrationPhase::Completed => return Err(Problem::new("qemu", "QEMU did not wait")),
+            MigrationPhase::UnderWay | MigrationPhase::AboutToSwitch => {}
+        }
+        if abandoned.load(Ordering::Relaxed) {
+            cancel(monitor)?;
+            return Err(Problem::new("abandoned", "the move was abandoned, and its guest goes on"));
+        }
+        if now.slowed_percent >= SLOWED_PERCENT_MAX {
+            let since = *slowest_since.get_or_insert(now.rounds);
+            if now.rounds.saturating_sub(since) >= ROUNDS_IN_VAIN {
+                cancel(monitor)?;
+                return Err(never_ends(&now));
+            }
+        }
+        let total = now.total_bytes;
+        let done = total.saturating_sub(now.remaining_bytes);
+        tell(Progress { done, total, unit: ProgressUnit::Bytes });
+        thread::sleep(ASK_AGAIN);
+    }
+}
+
+fn never_ends(now: &MigrationProgress) -> Problem {
+    let mib = |bytes: u64| bytes >> 20;
+    let message = format!(
+        "the guest changes {} MiB of memory a second although it is slowed down as far as possible, and {} MiB a second pass",
+        mib(now.dirty_bytes_per_second),
+        mib(now.bytes_per_second)
+    );
+    let next = "move it when it has less to do, over a faster network, or with a longer pause";
+    Problem::new("not_converging", message).with_next_step(next)
+}
+
+/// Cancels a migration, and waits until QEMU continues the guest.
+fn cancel(monitor: &Monitor) -> Result<(), Problem> {
+    let until = Instant::now() + REST_WITHIN;
+    loop {
+        monitor.end_saving().map_err(qmp_problem)?;
+        match monitor.migration().map_err(qmp_problem)?.phase {
+            MigrationPhase::Failed(_) | MigrationPhase::Completed => return Ok(()),
+            MigrationPhase::UnderWay | MigrationPhase::AboutToSwitch if Instant::now() > until => {
+                return Err(Problem::new("qemu", "QEMU does not end the migration"));
+            }
+            MigrationPhase::UnderWay | MigrationPhase::AboutToSwitch => thread::sleep(ASK_AGAIN),
+        }
+    }
+}
+
+/// Waits until all volumes are closed, and has QEMU send the rest.
+fn close_and_switch(
+    closing: &[Receiver<Result<(), Problem>>],
+    spec: &VmSpec,
+    monitor: &Monitor,
+) -> Result<(), Problem> {
+    for closed in closing {
+        closed.recv().map_err(|_| Problem::new("worker", "a volume does not say that it is closed"))??;
+    }
+    make_disks_durable(spec).map_err(system_problem("make the disks durable"))?;
+    monitor.switch_over().map_err(qmp_problem)?;
+    await_completion(monitor)
+}
+
+fn await_completion(monitor: &Monitor) -> Result<(), Problem> {
+    let until = Instant::now() + REST_WITHIN;
+    loop {
+        match monitor.migration().map_err(qmp_problem)?.phase {
+            MigrationPhase::Completed => return Ok(()),
+            MigrationPhase::Failed(why) => {
+                return Err(Problem::new("qemu", format!("the rest of its memory does not pass: {why}")));
+            }
+            MigrationPhase::UnderWay | MigrationPhase::AboutToSwitch if Instant::now() > until => {
+                return Err(Problem::new("qemu", "the rest of its memory does not pass"));
+            }
+            MigrationPhase::UnderWay | MigrationPhase::AboutToSwitch => thread::sleep(ASK_AGAIN),
+        }
+    }
+}
+
+/// Opens the volumes of a VM that comes.
+struct TakingUp {
+    task: RunTask,
+    run: VmRunDirectory,
+    keys: Arc<VmKeys>,
+    starter: Starter,
+    limits: Arc<LimitPage>,
+    events: Sender<Event>,
+    machine: Machine,
+    /// The VM was leaving, and stays.
+    returns: bool,
+}
+
+impl TakingUp {
+    fn run(&self, awaiting: Vec<AwaitingDisk>) -> Result<Vec<(usize, ServedVolume)>, Problem> {
+        let monitor = self.machine.qemu().monitor();
+        match self.returns {
+            true => cancel(monitor)?,
+            false => await_completion(monitor)?,
+        }
+        let (run, limits) = (&self.run, &self.limits);
+        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run, limits, changed_over: None };
+        let mut served = Vec::with_capacity(awaiting.len());
+        for AwaitingDisk { socket, disk, standby } in awaiting {
+            let volume = host.open(&self.task.spec, &disk).map_err(|error| error.problem())?;
+            let supervisor =
+                standby.serve(volume).map_err(|error| Problem::new("worker", error.to_string()))?;
+            let volume = keep_served(socket, supervisor, &disk, &self.events).map_err(Problem::system)?;
+            served.push((socket, volume));
+        }
+        if !self.returns {
+            record_start(&self.task, &self.keys)?;
+        }
+        Ok(served)
+    }
+}
+
+/// Answers whoever waits for a volume's end.
+pub(super) type Closed = SyncSender<Result<(), Problem>>;
