@@ -638,9 +638,7 @@ impl Drop for Host {
             let _ = hostd.kill();
             let _ = hostd.wait();
         }
-        if std::thread::panicking() {
-            self.end_vms();
-        }
+        self.end_vms();
     }
 }
 

@@ -296,7 +296,8 @@ mod tests {
 
     #[test]
     fn an_end_ends_its_own_activity_and_no_other() {
-        for (at, (mut activity, code)) in each().into_iter().enumerate() {
+        // The last one, a move, ends when it is decided where the guest goes on.
+        for (at, (mut activity, code)) in each().into_iter().take(8).enumerate() {
             let ended = |activity: &mut Activity, at| match at {
                 0 => activity.end_suspension().is_some(),
                 1 => activity.end_rekey().is_some(),

@@ -24,8 +24,8 @@ use super::{Api, ask, token};
 /// An operation's answer.
 type Answer<T> = Result<T, Refusal>;
 
-/// Operations of one path. The schemas of each are built in a function of its own: in one for all of
-/// them, the compiler's inliner takes minutes.
+/// Operations of one path. The schemas of each are built in a function of its own: in one for all
+/// of them, the compiler's inliner takes minutes.
 macro_rules! operations {
     ($($handler:tt)*) => {
         apart(|| routes!($($handler)*))
