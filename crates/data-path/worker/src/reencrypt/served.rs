@@ -280,8 +280,9 @@ impl ServedVolume<'_> {
     }
 }
 
-/// What a step is refused for that passes by itself.
-const PASSES: [&str; 3] = ["busy", "snapshot", "not_closed"];
+/// What a step is refused for that passes by itself. A file on a cluster gives up its lock some
+/// time after this job has closed it, as its storage process closes it on another thread.
+const PASSES: [&str; 4] = ["busy", "snapshot", "not_closed", "in_use"];
 
 /// Waits for other changes of the volume, but not for ever, and reports all the while.
 struct Patience<'a> {
