@@ -16,8 +16,8 @@ use strongroom_lab::study::{Machine, Pace, Report, Store};
 /// Measures volumes on a Ceph cluster beside QEMU's own driver of its images, plain and with LUKS.
 ///
 /// All images lie in one pool, and are made and written first. Needs root, qemu-img and
-/// qemu-storage-daemon with the module of `rbd` (Debian: qemu-block-extra). `make measure-ceph` runs
-/// it with a cluster of this machine. Ends with a table for each row.
+/// qemu-storage-daemon with the module of `rbd` (Debian: qemu-block-extra). `make measure-ceph`
+/// runs it with a cluster of this machine. Ends with a table for each row.
 #[derive(Args)]
 pub struct Arguments {
     /// Configuration file of the cluster's client.admin, with a keyring beside it.
