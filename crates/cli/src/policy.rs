@@ -131,8 +131,8 @@ struct RuleArguments {
     #[arg(long)]
     thick_required: bool,
 
-    /// Losses of storage devices, or of what else a Ceph cluster's rule keeps copies apart in, at one
-    /// time, after which all their data is still there, at least
+    /// Losses of storage devices, or of what else a Ceph cluster's rule keeps copies apart in, at
+    /// one time, after which all their data is still there, at least
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=16))]
     losses_survived: Option<u8>,
 
