@@ -12,7 +12,7 @@ use strongroom_io::conformance::Conformance;
 use strongroom_io::{IdleReactor, Sealed};
 use strongroom_rbd::{CephError, RbdStorage};
 use strongroom_test_peers::CephCluster;
-use strongroom_types::{KeyEpoch, VolumeSize};
+use strongroom_types::{KeyEpoch, Redundancy, VolumeSize};
 
 use crate::support::{Pools, connect, datastore_on};
 
@@ -63,7 +63,10 @@ fn it_is_a_disk_for_a_user_of_one_namespace() {
     options.cluster.user = "client.narrow".to_owned();
     let storage = RbdStorage::connect(&options).unwrap();
     let directory = storage.open_directory(Path::new("")).unwrap();
-    assert!(directory.file_system(Path::new("")).unwrap().available_bytes > 0);
+    let space = directory.file_system(Path::new("")).unwrap();
+    assert!(space.available_bytes > 0);
+    // Two copies, of which one is enough. Such a user may know it.
+    assert_eq!(space.redundancy, Some(Redundancy { losses_survived: 1, losses_served: 1 }));
     drop(directory);
     passes(storage.clone());
     // What it needs of the monitors: to fence an instance.
@@ -81,5 +84,11 @@ fn it_is_a_disk_for_a_user_of_one_namespace() {
 #[test]
 #[ignore = "long: make test-ceph"]
 fn it_is_a_disk_on_an_erasure_coded_pool() {
-    passes(connect(Pools::ErasureCoded));
+    let storage = connect(Pools::ErasureCoded);
+    let directory = storage.open_directory(Path::new("")).unwrap();
+    let space = directory.file_system(Path::new("")).unwrap();
+    // 2+1 beside names in two copies.
+    assert_eq!(space.redundancy, Some(Redundancy { losses_survived: 1, losses_served: 1 }));
+    drop(directory);
+    passes(storage);
 }
