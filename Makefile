@@ -85,7 +85,7 @@ guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_duri
   a_suspended_vm_goes_on_with_its_memory_which_is_sealed_and_whole \
   a_later_supervisor_serves_a_half_clear_disk_only_as_its_state_says \
   it_is_a_disk_on_an_erasure_coded_pool \
-  no_acknowledged_write_is_lost_when_the_process_is_killed
+  no_acknowledged_write_is_lost_with_a_device_or_the_monitor
 
 test-guests-slice: ## those of test-guests and test-ceph that CI runs as well; some minutes
 	scripts/install-packages test

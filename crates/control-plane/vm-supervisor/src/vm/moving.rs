@@ -285,7 +285,12 @@ impl Vm {
                 moving.asked_by = Some((asked_by.clone(), request));
                 return Ok(());
             }
-            Stage::TakenUp => self.goes_on()?,
+            Stage::TakenUp => {
+                // The VM is here, also if its QEMU has ended meanwhile: its state says that then.
+                if let Err(problem) = self.goes_on() {
+                    tracing::warn!("VM {}: its guest does not go on: {problem}", self.task.spec.name);
+                }
+            }
         }
         asked_by.send(&Report::answer(request, None));
         Ok(())
