@@ -1,12 +1,8 @@
 //! Access to key providers.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use strongroom_keys::{
-    Kek, KekSource, KeyError, KeyRequestId, Keyring, LeaseStatus, Leases, OnRevocation, ProviderKey,
-    ProviderName,
-};
+use strongroom_keys::{Keyring, Leases, NoProviders};
 use strongroom_providers::{GrantSource, HOME_VARIABLE, HolderEvent, ProviderKeyring, ProviderLeases};
 
 use crate::error::CliError;
@@ -16,7 +12,7 @@ use crate::home::HomeArguments;
 pub fn of(home: &HomeArguments, grants: Option<Arc<dyn GrantSource>>) -> Arc<dyn Keyring> {
     match home.path() {
         Ok(home) => Arc::new(ProviderKeyring::of_home(&home).with_grants(grants)),
-        Err(_) => Arc::new(Homeless),
+        Err(_) => Arc::new(homeless()),
     }
 }
 
@@ -36,64 +32,13 @@ pub fn with_leases(
             let leases = ProviderLeases::new(Arc::clone(&keyring), on_event).map_err(CliError::Leases)?;
             (keyring, Arc::new(leases))
         }
-        Err(_) => (Arc::new(Homeless), Arc::new(Homeless)),
+        Err(_) => (Arc::new(homeless()), Arc::new(homeless())),
     })
 }
 
 /// The keyring without a home, and so without providers.
-#[derive(Debug)]
-struct Homeless;
-
-impl Homeless {
-    fn reason() -> String {
-        format!("there is no place where key providers are set up: give --home DIR, or set {HOME_VARIABLE}")
-    }
-
-    fn unavailable(key: &ProviderKey) -> KeyError {
-        let (key, reason) = (Box::new(key.clone()), Self::reason());
-        KeyError::Unavailable { key, reason, may_come_back: false }
-    }
-}
-
-impl Keyring for Homeless {
-    fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-        Err(Self::unavailable(key))
-    }
-
-    fn create(&self, provider: &ProviderName, _: KeyRequestId) -> Result<Kek, KeyError> {
-        Err(KeyError::NotMade { provider: provider.clone(), reason: Self::reason() })
-    }
-}
-
-impl Leases for Homeless {
-    fn hold(&self, kek: Kek) -> Result<(), KeyError> {
-        match kek.source() {
-            KekSource::Provider(key) => Err(Self::unavailable(key)),
-            source => Err(KeyError::WrongSource { given: source.name(), wanted: "key provider" }),
-        }
-    }
-
-    fn hold_when_back(&self, _: &ProviderKey) {}
-
-    fn kek(&self, _: &ProviderKey) -> Option<Arc<Kek>> {
-        None
-    }
-
-    fn forget(&self, _: &ProviderKey) {}
-
-    fn status(&self, _: &ProviderKey) -> Option<LeaseStatus> {
-        None
-    }
-
-    fn on_revocation(&self, _: &ProviderKey) -> OnRevocation {
-        OnRevocation::default()
-    }
-
-    fn changed(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn take_changes(&self) -> bool {
-        false
-    }
+fn homeless() -> NoProviders {
+    NoProviders(format!(
+        "there is no place where key providers are set up: give --home DIR, or set {HOME_VARIABLE}"
+    ))
 }

@@ -8,14 +8,12 @@
 
 use std::error::Error;
 use std::io::stdin;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::SIGTERM;
 use strongroom_datastore::file::{
@@ -24,12 +22,8 @@ use strongroom_datastore::file::{
 };
 use strongroom_frontend::listen::{Address, Listener};
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
-use strongroom_keys::{
-    Kek, KekSource, KeyError, KeyRequestId, Keyring, LeaseStatus, Leases, OnRevocation, ProviderKey,
-    ProviderName, read_key_file,
-};
-use strongroom_rbd::process::StorageProcess;
-use strongroom_remote::RemoteStorage;
+use strongroom_keys::{Kek, KekSource, NoProviders, read_key_file};
+use strongroom_rbd::process::{StorageProgram, StorageStarter};
 use strongroom_types::{CephClient, CephMount, CephPools, VolumeSize};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::supervise::{
@@ -104,18 +98,9 @@ impl Wanted {
     fn serve(self, name: &Path, socket: &Path) -> Result<(), Box<dyn Error>> {
         set_parent_process_death_signal(Some(Signal::TERM))?;
         let program = std::env::current_exe()?;
-        let processes = Mutex::new(Vec::new());
-        let (mount, starts) = (self.mount, program.clone());
-        let storage = RemoteStorage::new(move || {
-            let mut command = Command::new(&starts);
-            command.arg("cluster-files").env_clear();
-            let (process, socket) = StorageProcess::start(&mut command, &mount, None).map_err(|error| {
-                eprintln!("serve_from_ceph: {error}");
-                Errno::IO
-            })?;
-            processes.lock().push(process);
-            Ok(socket)
-        });
+        let files = StorageProgram { path: program.clone(), arguments: vec!["cluster-files".into()] };
+        let starter = StorageStarter::new(files, self.mount);
+        let storage = starter.storage();
         let protection = self.kek.as_ref().map_or(Protection::Unencrypted, Protection::Encrypted);
         let options = CreateOptions {
             size: self.size,
@@ -126,7 +111,7 @@ impl Wanted {
         };
         match create_on(&storage, name, &options) {
             Ok(_) | Err(DatastoreError::Exists { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(starter.refusal().unwrap_or_else(|| error.to_string()).into()),
         }
         let options = OpenOptions {
             protection,
@@ -135,12 +120,13 @@ impl Wanted {
             least_generation: 0,
         };
         let (head, layer, deks) = open_apart_on(&storage, name, &options)?;
+        let no_providers = Arc::new(NoProviders("a key file has the only key".to_owned()));
         let program = Program::at(&program, vec!["worker".into()])?;
         let serial = name.to_string_lossy().into_owned();
         let exposure = Exposure {
             head,
-            kek: VolumeKek::new(self.kek, Arc::new(NoProvider))?,
-            keyring: Arc::new(NoProvider),
+            kek: VolumeKek::new(self.kek, no_providers.clone())?,
+            keyring: no_providers,
             listener: Listener::bind(&Address::Unix(socket.to_owned()))?,
             birthright: Birthright {
                 frontend: Frontend::VhostUser { serial: serial.clone(), queues_max: QUEUES_MAX },
@@ -157,62 +143,5 @@ impl Wanted {
         let (stopped, stop) = std::io::pipe()?;
         signal_hook::low_level::pipe::register(SIGTERM, stop)?;
         Ok(supervisor.run(&stopped)?)
-    }
-}
-
-/// There is a key file alone.
-#[derive(Debug)]
-struct NoProvider;
-
-impl NoProvider {
-    fn unavailable(key: &ProviderKey) -> KeyError {
-        let reason = "a key file has the only key".to_owned();
-        KeyError::Unavailable { key: Box::new(key.clone()), reason, may_come_back: false }
-    }
-}
-
-impl Keyring for NoProvider {
-    fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-        Err(Self::unavailable(key))
-    }
-
-    fn create(&self, provider: &ProviderName, _: KeyRequestId) -> Result<Kek, KeyError> {
-        Err(KeyError::NotMade {
-            provider: provider.clone(),
-            reason: "a key file has the only key".to_owned(),
-        })
-    }
-}
-
-impl Leases for NoProvider {
-    fn hold(&self, kek: Kek) -> Result<(), KeyError> {
-        match kek.source() {
-            KekSource::Provider(key) => Err(Self::unavailable(key)),
-            source => Err(KeyError::WrongSource { given: source.name(), wanted: "key provider" }),
-        }
-    }
-
-    fn hold_when_back(&self, _: &ProviderKey) {}
-
-    fn kek(&self, _: &ProviderKey) -> Option<Arc<Kek>> {
-        None
-    }
-
-    fn forget(&self, _: &ProviderKey) {}
-
-    fn status(&self, _: &ProviderKey) -> Option<LeaseStatus> {
-        None
-    }
-
-    fn on_revocation(&self, _: &ProviderKey) -> OnRevocation {
-        OnRevocation::default()
-    }
-
-    fn changed(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn take_changes(&self) -> bool {
-        false
     }
 }

@@ -25,6 +25,7 @@ mod kek;
 mod key_file;
 mod keyring;
 mod lease;
+mod no_providers;
 
 pub use descriptor_key::{ConfigurationKey, DescriptorKey};
 pub use envelope::{Cipher, DEK_BYTES, Envelope, EnvelopeContext, Purpose};
@@ -33,6 +34,7 @@ pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParamet
 pub use key_file::read_key_file;
 pub use keyring::Keyring;
 pub use lease::{Leases, OnRevocation};
+pub use no_providers::NoProviders;
 // The names of keys, which rooms without keys use too.
 pub use strongroom_types::{
     DESCRIPTOR_TAG_BYTES, KeyRequestId, LeaseState, LeaseStatus, PROVIDER_KEY_ID_BYTES_MAX,

@@ -107,6 +107,13 @@ pub enum Place {
     Coming,
 }
 
+impl Place {
+    /// Whether it is not settled yet where the VM goes on.
+    pub fn is_between(self) -> bool {
+        matches!(self, Self::Leaving | Self::Coming)
+    }
+}
+
 /// What a host records of a VM that moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stay {
@@ -145,8 +152,7 @@ impl Stay {
         if known == self {
             return Ok(());
         }
-        let begins = matches!(self.place, Place::Leaving | Place::Coming);
-        let is_open = matches!(known.place, Place::Leaving | Place::Coming);
+        let (begins, is_open) = (self.place.is_between(), known.place.is_between());
         if self.generation < known.generation {
             return Err(NotRecorded::Late { ordered: self.generation, known: known.generation });
         }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,15 +71,7 @@ impl SupervisorProgram {
         let failed = |error: &dyn std::fmt::Display| {
             Problem::new("supervisor", format!("the VM's supervisor cannot be started: {error}"))
         };
-        let (wire, theirs) = Wire::pair().map_err(|error| failed(&error))?;
-        let mut child = Command::new(&self.path)
-            .args(&self.arguments)
-            .env_clear()
-            .stdin(theirs)
-            .stdout(Stdio::null())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .map_err(|error| failed(&error))?;
+        let (wire, mut child) = start_on_wire(&self.path, &self.arguments).map_err(|error| failed(&error))?;
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         if let Err(error) = wire.send(birth, &files) {
             let _ = child.kill();
@@ -88,6 +80,17 @@ impl SupervisorProgram {
         }
         Ok((wire, child))
     }
+}
+
+/// Starts a process whose standard input is a wire. It has none of hostd's environment.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn start_on_wire(program: &Path, arguments: &[OsString]) -> io::Result<(Wire, Child)> {
+    let (wire, theirs) = Wire::pair().map_err(io::Error::other)?;
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().stdin(theirs).stdout(Stdio::null()).stderr(Stdio::inherit());
+    Ok((wire, command.spawn()?))
 }
 
 /// A supervisor's answer: the VM's volumes after the request, or why the request failed.

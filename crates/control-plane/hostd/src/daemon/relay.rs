@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::process::Child;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,6 +13,8 @@ use strongroom_host::orders::{RelayBirth, RelayReport};
 use strongroom_host::protocol::{Problem, VmGeneration};
 use strongroom_host::wire::{Wire, WireError};
 use strongroom_types::VmId;
+
+use super::link::start_on_wire;
 
 /// How long a source's relay may take until the target admits it.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -38,17 +39,9 @@ impl RelayProgram {
         let failed = |error: &dyn std::fmt::Display| {
             Problem::new("relay", format!("the relay of the VM's memory cannot be started: {error}"))
         };
-        let (wire, theirs) = Wire::pair().map_err(|error| failed(&error))?;
-        let child = Command::new(&self.path)
-            .args(&self.arguments)
-            .env_clear()
-            .stdin(theirs)
-            .stdout(Stdio::null())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .map_err(|error| failed(&error))?;
+        let (wire, child) = start_on_wire(&self.path, &self.arguments).map_err(|error| failed(&error))?;
         let relay = Relay { wire, child, attempt: birth.generation };
-        relay.wire.send(birth, &[std::os::fd::AsFd::as_fd(&socket)]).map_err(|error| failed(&error))?;
+        relay.wire.send(birth, &[socket.as_fd()]).map_err(|error| failed(&error))?;
         drop(socket);
         match relay.wire.receive_within::<RelayReport>(READY_WITHIN) {
             Ok((RelayReport::Ready, _)) => Ok(relay),
@@ -93,12 +86,12 @@ impl Drop for Relay {
 
 /// The relays of VMs that come to this host, one for each.
 #[derive(Debug, Default)]
-pub struct Relays(Mutex<BTreeMap<VmId, Arc<Relay>>>);
+pub struct Relays(Mutex<BTreeMap<VmId, Relay>>);
 
 impl Relays {
     /// Keeps a relay until the VM's next one, or until it is [ended](Self::end).
     pub fn keep(&self, vm: VmId, relay: Relay) {
-        self.0.lock().insert(vm, Arc::new(relay));
+        self.0.lock().insert(vm, relay);
     }
 
     /// Whether there is a relay of this attempt.

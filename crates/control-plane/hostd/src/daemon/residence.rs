@@ -73,8 +73,7 @@ impl Residences {
 
     /// Whether nothing of a VM may go on here by itself, because it goes on elsewhere, or may.
     pub fn is_on_its_way(&self, vm: VmId) -> bool {
-        let is_open = |known: &Residence| matches!(known.place, Place::Leaving | Place::Coming);
-        self.known.lock().get(&vm).is_some_and(is_open)
+        self.known.lock().get(&vm).is_some_and(|known| known.place.is_between())
     }
 
     /// Refuses an operation on a VM that has left, or is on its way between hosts.

@@ -40,6 +40,7 @@ use crate::volumes::{ServedVolume, VolumeHost};
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How long QEMU may take to send the rest, or to load it, once the guest stands still.
 const REST_WITHIN: Duration = Duration::from_secs(600);
+const NOT_PASSED: &str = "the rest of its memory does not pass";
 /// QEMU slows a guest down no further than to this, in percent.
 const SLOWED_PERCENT_MAX: u64 = 99;
 /// After so many more rounds at that, the memory still changes faster than it is sent.
@@ -373,10 +374,10 @@ impl Vm {
         if !goes_on {
             return None;
         }
-        let mut asked_by = moving.asked_by.take();
+        let asked_by = moving.asked_by.take();
         let problem = self.goes_on().err();
         self.tell();
-        if let Some((connection, request)) = asked_by.take() {
+        if let Some((connection, request)) = asked_by {
             connection.send(&Report::answer(request, problem));
         }
         None
@@ -479,17 +480,8 @@ fn never_ends(now: &MigrationProgress) -> Problem {
 
 /// Cancels a migration, and waits until QEMU continues the guest.
 fn cancel(monitor: &Monitor) -> Result<(), Problem> {
-    let until = Instant::now() + REST_WITHIN;
-    loop {
-        monitor.end_saving().map_err(qmp_problem)?;
-        match monitor.migration().map_err(qmp_problem)?.phase {
-            MigrationPhase::Failed(_) | MigrationPhase::Completed => return Ok(()),
-            MigrationPhase::UnderWay | MigrationPhase::AboutToSwitch if Instant::now() > until => {
-                return Err(Problem::new("qemu", "QEMU does not end the migration"));
-            }
-            MigrationPhase::UnderWay | MigrationPhase::AboutToSwitch => thread::sleep(ASK_AGAIN),
-        }
-    }
+    let end = || monitor.end_saving().map_err(qmp_problem);
+    await_end(monitor, end, "QEMU does not end the migration").map(drop)
 }
 
 /// Waits until all volumes are closed, and has QEMU send the rest.
@@ -507,15 +499,27 @@ fn close_and_switch(
 }
 
 fn await_completion(monitor: &Monitor) -> Result<(), Problem> {
+    match await_end(monitor, || Ok(()), NOT_PASSED)? {
+        None => Ok(()),
+        Some(why) => Err(Problem::new("qemu", format!("{NOT_PASSED}: {why}"))),
+    }
+}
+
+/// Waits until a migration has ended; returns why it has failed, if it has. `before_each` is done
+/// before each look.
+fn await_end(
+    monitor: &Monitor,
+    before_each: impl Fn() -> Result<(), Problem>,
+    late: &str,
+) -> Result<Option<String>, Problem> {
     let until = Instant::now() + REST_WITHIN;
     loop {
+        before_each()?;
         match monitor.migration().map_err(qmp_problem)?.phase {
-            MigrationPhase::Completed => return Ok(()),
-            MigrationPhase::Failed(why) => {
-                return Err(Problem::new("qemu", format!("the rest of its memory does not pass: {why}")));
-            }
+            MigrationPhase::Completed => return Ok(None),
+            MigrationPhase::Failed(why) => return Ok(Some(why)),
             MigrationPhase::UnderWay | MigrationPhase::AboutToSwitch if Instant::now() > until => {
-                return Err(Problem::new("qemu", "the rest of its memory does not pass"));
+                return Err(Problem::new("qemu", late));
             }
             MigrationPhase::UnderWay | MigrationPhase::AboutToSwitch => thread::sleep(ASK_AGAIN),
         }
