@@ -281,6 +281,39 @@ impl Work<'_> {
         Ok(read_id(&entry.value).filter(|id| !self.staged.contains_key(id)))
     }
 
+    /// The live objects that bear `name`, of any owner. Nothing else is opened.
+    ///
+    /// # Errors
+    ///
+    /// All that can be wrong with a record.
+    pub fn namesakes(&self, name: &str) -> Result<Vec<Object>, KeepingError> {
+        let mut found = Vec::new();
+        for owner in self.owners()? {
+            found.extend(self.named(owner, name)?.map(|id| self.load(id)).transpose()?);
+        }
+        found.sort_by_key(|object| (object.life.initial(), object.id));
+        Ok(found)
+    }
+
+    /// The owners of live objects: a step for each of them, not for each object.
+    fn owners(&self) -> Result<BTreeSet<ClientId>, KeepingError> {
+        let live = self.staged.values().filter(|staged| !staged.object.is_destroyed());
+        let mut owners: BTreeSet<ClientId> = live.map(|staged| staged.object.owner).collect();
+        let mut left = KeyRange::prefix(OWNED_PREFIX);
+        while let Some(entry) = self.snapshot.range(&left, 1)?.entries.first() {
+            let owner = entry.key.strip_prefix(OWNED_PREFIX).and_then(<[u8]>::first_chunk);
+            let Some(owner) = owner.map(|bytes| ClientId::from_bytes(*bytes)) else { break };
+            owners.insert(owner);
+            let KeyRange { end: Some(after), .. } =
+                KeyRange::prefix([OWNED_PREFIX, owner.as_bytes()].concat())
+            else {
+                break;
+            };
+            left.start = after;
+        }
+        Ok(owners)
+    }
+
     /// Every live object of `owner`, or of everyone, oldest first.
     ///
     /// # Errors

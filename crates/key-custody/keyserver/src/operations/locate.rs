@@ -110,7 +110,8 @@ fn candidates(context: &mut Context<'_, '_>, request: &LocateRequest) -> Result<
             let found = context.work.named(owner, name)?;
             Ok(found.map(|id| context.work.load(id)).transpose()?.into_iter().collect())
         }
-        _ => Ok(context.work.live(owner)?),
+        (None, Some(name)) => Ok(context.work.namesakes(name)?),
+        (_, None) => Ok(context.work.live(owner)?),
     }
 }
 

@@ -1,9 +1,11 @@
 //! Permissions of clients on objects.
 
 use strongroom_keyserver::access::Role;
+use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_keyserver::{Event, EventOutcome};
 use strongroom_kmip::message::*;
 use strongroom_kmip::protocol::*;
+use strongroom_store::{Store, Transaction};
 
 use crate::fixture::{
     Fixture, NOW, assert_done, assert_refused, client, create, get, identity, just, key_in, locate, located,
@@ -152,6 +154,28 @@ fn the_control_plane_sees_all_metadata_and_no_key() {
         &fixture.ask(&control, RequestPayload::Destroy(just(&id))),
         ResultReason::PermissionDenied,
     );
+}
+
+/// The control plane has a key made for each VM, and looks for its name first: that takes no longer
+/// the more keys there are.
+#[test]
+fn a_search_by_name_opens_no_other_object() {
+    let fixture = Fixture::new();
+    let (control, owner, other) = (identity("control", Role::Control), client("owner"), client("other"));
+    let of_owner = fixture.create(&owner, vec![name("disk")]);
+    let of_other = fixture.create(&other, vec![name("disk")]);
+    let one_more = fixture.create(&other, vec![name("another")]);
+    let one_more: ObjectId = one_more.parse().unwrap();
+    let record = [&b"object/"[..], one_more.as_bytes()].concat();
+    fixture.store.commit(Transaction::new().put(record, b"damaged".to_vec())).unwrap();
+    let mut found = located(&fixture.ask(&control, locate(vec![name("disk")])));
+    found.sort();
+    let mut expected = [of_owner.clone(), of_other];
+    expected.sort();
+    assert_eq!(found, expected);
+    assert_eq!(located(&fixture.ask(&owner, locate(vec![name("disk")]))), [of_owner]);
+    assert!(located(&fixture.ask(&control, locate(vec![name("nobody's")]))).is_empty());
+    assert_refused(&fixture.ask(&control, locate(Vec::new())), ResultReason::GeneralFailure);
 }
 
 #[test]
