@@ -1,13 +1,18 @@
 //! `strongroom-estate`: measures the control plane of a large site with simulated hosts.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use serde::Serialize;
 use strongroom_estate::api::Api;
 use strongroom_estate::error::{EstateError, system};
@@ -86,25 +91,39 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), EstateError> {
     network::enter_own(ADDRESS)?;
     // Everything that this process starts inherits it.
-    pin(std::process::id(), "1")?;
+    pin(std::process::id(), 1)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build();
     runtime.map_err(system("make a runtime"))?.block_on(measure(arguments))
 }
 
 /// Gives all threads of a process one processor.
-fn pin(process: u32, processor: &str) -> Result<(), EstateError> {
-    let pinned = Command::new("taskset").args(["-a", "-p", "-c", processor, &process.to_string()]).output();
-    let pinned = pinned.map_err(system("run taskset"))?;
-    match pinned.status.success() {
-        true => Ok(()),
-        false => Err(EstateError::Program(String::from_utf8_lossy(&pinned.stderr).into_owned())),
+fn pin(process: u32, processor: usize) -> Result<(), EstateError> {
+    let mut only = CpuSet::new();
+    only.set(processor).map_err(|errno| system("set processors")(errno.into()))?;
+    let mut seen = BTreeSet::new();
+    // A thread that begins meanwhile has the processors of the one that began it, and that may not
+    // have been seen yet.
+    loop {
+        let threads = fs::read_dir(format!("/proc/{process}/task")).map_err(system("list threads"))?;
+        let threads = threads.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let new: Vec<i32> = threads.filter(|thread| seen.insert(*thread)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        for thread in new {
+            match sched_setaffinity(Pid::from_raw(thread), &only) {
+                // It has ended.
+                Ok(()) | Err(Errno::ESRCH) => {}
+                Err(errno) => return Err(system("set processors")(errno.into())),
+            }
+        }
     }
 }
 
 async fn measure(arguments: &Arguments) -> Result<(), EstateError> {
     std::fs::create_dir_all(&arguments.directory).map_err(system("make the site's directory"))?;
     let site = Site::start(&arguments.program, &arguments.directory, ADDRESS)?;
-    let pin_control = |control| pin(control, "0");
+    let pin_control = |control| pin(control, 0);
     pin_control(site.process(Role::Control)?)?;
     let api = Api::of(site.home())?;
     let machines = machines::join(
