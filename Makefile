@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
+.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -153,6 +153,10 @@ rekey-volumes: ## 1,000 volumes move to other keys by a job that is killed at ra
 kill-vms: ## whatever serves a VM is killed a hundred times at random while its guest writes; some ten minutes
 	scripts/install-packages test
 	cargo test -p strongroom-system-tests --features full --test system -- --nocapture vms_killed::
+
+migrations: ## a VM that moves between two machines while it runs, 100 times, and whatever is killed or cut off meanwhile; an hour. MIGRATION_ROUNDS=, STRONGROOM_SEED=
+	scripts/install-packages test
+	MIGRATION_ROUNDS=$(or $(MIGRATION_ROUNDS),100) cargo test -p strongroom-system-tests --test system -- --ignored --nocapture live_migration::
 
 snapshot-groups: ## 1,000 snapshots of 16 disks of two VMs under numbered writes, with kills and leases that run out; an hour. GROUP_ROUNDS=, GROUP_SEED=
 	scripts/install-packages test

@@ -113,6 +113,16 @@ fn describe(task: &Task) -> String {
     if let Some(progress) = task.progress.filter(|progress| progress.total > 0) {
         let percent = u128::from(progress.done) * 100 / u128::from(progress.total);
         text.push_str(&format!(", {percent} %"));
+        if let Some(passing) = progress.passing {
+            text.push_str(&format!(
+                ", {} of memory pass a second and the guest changes {}",
+                display_bytes(passing.bytes_per_second),
+                display_bytes(passing.changed_bytes_per_second)
+            ));
+            if passing.slowed_percent > 0 {
+                text.push_str(&format!(", slowed down by {} %", passing.slowed_percent));
+            }
+        }
         if let Some(left) = seconds_left(task.state, progress, elapsed_ms(task)) {
             text.push_str(&format!(", about {} left", display_about(left)));
         }
@@ -135,7 +145,10 @@ fn elapsed_ms(task: &Task) -> u64 {
 
 /// How long a task takes that moves bytes, at the speed that it has had since it was requested.
 fn seconds_left(state: TaskState, progress: Progress, elapsed_ms: u64) -> Option<u64> {
-    let Progress { done, total, unit: ProgressUnit::Bytes } = progress else { return None };
+    let Progress { done, total, unit: ProgressUnit::Bytes, passing } = progress else { return None };
+    if let Some(passing) = passing {
+        return passing.seconds_left.filter(|_| state == TaskState::Running);
+    }
     let left = u128::from(total.saturating_sub(done)) * u128::from(elapsed_ms / 1000);
     let left = left.checked_div(done.into()).filter(|_| state == TaskState::Running)?;
     u64::try_from(left).ok()
@@ -948,7 +961,7 @@ mod tests {
 
     #[test]
     fn what_is_left_takes_as_long_as_what_was_done() {
-        let progress = |done, unit| Progress { done, total: 4000, unit };
+        let progress = |done, unit| Progress { done, total: 4000, unit, passing: None };
         let left = |done| seconds_left(TaskState::Running, progress(done, ProgressUnit::Bytes), 60_000);
         assert_eq!([left(1000), left(4000), left(0)], [Some(180), Some(0), None]);
         assert_eq!(seconds_left(TaskState::Done, progress(1000, ProgressUnit::Bytes), 60_000), None);

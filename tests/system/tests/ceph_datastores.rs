@@ -3,7 +3,7 @@
 use strongroom_system_tests::{Scratch, Serving, datastore, put_test_guest, take_place};
 use strongroom_test_peers::CephCluster;
 
-use super::machines_support::{AT_THE_SWITCH, Cables, Guests, Machine, WITHIN, qemus_of};
+use super::machines_support::{AT_THE_SWITCH, Cables, FIRST, Guests, Machine, WITHIN, qemus_of};
 
 const MARKER: &str = "strongroom-cluster-marker-81f2";
 
@@ -94,7 +94,7 @@ fn a_vm_of_a_lost_host_runs_on_another_one() {
     let second = Machine::with_identity(&scratch, &cables, 1);
     let guest = put_test_guest(&scratch);
     first.takes_guests_kernel();
-    let site = first.starts_site();
+    let site = first.starts_site_with(&format!("--listen-guests {FIRST}:5691"));
     let host = first.lets_join(&second);
     let (conf, keyring) = (cluster.conf.display().to_string(), cluster.conf.with_file_name("keyring"));
     let files = format!("--conf {conf} --keyring {}", keyring.display());
@@ -124,7 +124,7 @@ fn a_vm_of_a_lost_host_runs_on_another_one() {
         .run(&format!("echo {MARKER} > text; dd if=text of=/dev/vda bs=4096 conv=sync,fsync count=1 2>&1"));
     drop(console);
     first.runs("vm stop web1 --force");
-    first.runs("vm move web1 --host host2");
+    first.runs("vm migrate web1 --to host2");
     first.runs("vm start web1");
     let vm = first.json("vm show web1");
     assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some("host2")), "{vm}");
@@ -136,13 +136,24 @@ fn a_vm_of_a_lost_host_runs_on_another_one() {
     console.session.wait_until(&format!("[ $({COUNT} | tr -d '\\0 ') -gt 3 ]"));
     drop(console);
 
+    // While it counts, over to the first host and back.
+    for (to, runs) in [("host1", (1, 0)), ("host2", (0, 1))] {
+        first.runs(&format!("vm migrate web1 --to {to} --pause-ms 2000"));
+        let vm = first.json("vm show web1");
+        assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some(to)), "{vm}");
+        assert_eq!((runs_on("first-run"), runs_on("run")), runs, "on {to}");
+        let mut console = first.console("web1");
+        let count = console.session.run(&format!("{COUNT} | tr -d '\\0 '"));
+        console.session.wait_until(&format!("[ $({COUNT} | tr -d '\\0 ') -gt {} ]", count.trim()));
+    }
+
     // Cut off in the middle of its writes. A host that answers is not lost, one that does not is
     // only if a person says so.
     let refused = first.is_refused("host fence host2 --confirm host2");
     assert!(refused.contains("host2 answers"), "{refused}");
     cables.cut(1);
     first.wait_until("vm show web1", "is unknown", |vm| vm["power"] == "unknown");
-    let refused = first.is_refused("vm move web1 --host host1");
+    let refused = first.is_refused("vm migrate web1 --to host1");
     assert!(refused.contains("host2 does not answer"), "{refused}");
     first.runs("host fence host2 --confirm host2");
     let vm = first
@@ -179,7 +190,7 @@ fn a_vm_of_a_lost_host_runs_on_another_one() {
     });
     drop(console);
     first.runs("vm stop web1 --force");
-    first.runs("vm move web1 --host host2");
+    first.runs("vm migrate web1 --to host2");
     first.runs("vm start web1");
     let mut console = first.console("web1");
     console.wait_until_ready();

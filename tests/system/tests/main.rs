@@ -49,6 +49,7 @@ mod libkmip;
 mod libvirt;
 mod libvirt_disks;
 mod limits;
+mod live_migration;
 mod live_resize;
 mod machine_types;
 mod many_vms;

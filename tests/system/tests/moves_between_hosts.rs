@@ -54,24 +54,25 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     let copy = scratch.path("copy").display().to_string();
     first.program.run_shell("cp -a copied copy").success();
     first.runs(&format!("datastore add-host copied --host host2 --path {copy}"));
-    let refused = first.is_refused("vm move copied1 --host host2");
+    let refused = first.is_refused("vm migrate copied1 --to host2");
     assert!(refused.contains("but a copy of it"), "{refused}");
     assert_eq!(first.json("vm show copied1")["host"], "host1");
     first.runs("vm delete copied1 --yes");
     first.runs("datastore remove copied");
 
-    // A guest on the first machine, which gives it up once it is off.
+    // A guest on the first machine, which gives it up once it is off: with its disk for swap it does
+    // not move while it runs.
     first.runs(&format!(
-        "vm create web1 --datastore shared --host host1 {vm} --disk 64M --machine pc {guest}"
+        "vm create web1 --datastore shared --host host1 {vm} --disk 64M --swap 8M --machine pc {guest}"
     ));
     let id = first.json("vm show web1")["id"].as_str().unwrap().to_owned();
     let runs_on = |run: &str| qemus_of(&scratch, run, &id).len();
     let _place = take_place();
     first.runs("vm start web1");
-    let refused = first.is_refused("vm move web1 --host host2");
-    assert!(refused.contains("only one that is off"), "{refused}");
+    let refused = first.is_refused("vm migrate web1 --to host2");
+    assert!(refused.contains("it has a disk for swap"), "{refused}");
     first.runs("vm stop web1 --force");
-    first.runs("vm move web1 --host host2");
+    first.runs("vm migrate web1 --to host2");
     first.runs("vm start web1");
     let vm = first.json("vm show web1");
     assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some("host2")), "{vm}");
@@ -86,7 +87,7 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     // A machine that is cut off cannot confirm anything, so nothing of it moves.
     cables.cut(1);
     first.wait_until("vm show web1", "is unknown", |vm| vm["power"] == "unknown");
-    let refused = first.is_refused("vm move web1 --host host1");
+    let refused = first.is_refused("vm migrate web1 --to host1");
     assert!(refused.contains("host host2 does not answer, and VM web1 may run there"), "{refused}");
     assert_eq!((runs_on("first-run"), runs_on("run")), (0, 1));
     cables.mend(1);
@@ -94,17 +95,17 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     first.runs("vm stop web1 --force");
 
     // Killed in the middle of moves: the whole first machine, and hostd of the second one.
-    let task = first.json("vm move web1 --host host1 --no-wait");
+    let task = first.json("vm migrate web1 --to host1 --no-wait");
     site.kill();
     let site = first.starts_site();
     done(&first, &task);
-    let task = first.json("vm move web1 --host host2 --no-wait");
+    let task = first.json("vm migrate web1 --to host2 --no-wait");
     host.kill();
     let host = second.starts_host("");
     done(&first, &task);
     assert_eq!(first.json("vm show web1")["host"], "host2");
     // The cable is cut after the request: the task waits, and goes on.
-    let task = first.json("vm move web1 --host host1 --no-wait");
+    let task = first.json("vm migrate web1 --to host1 --no-wait");
     cables.cut(1);
     first.wait_until("host show host2", "is away", |host| host["state"] == "disconnected");
     cables.mend(1);
@@ -115,7 +116,7 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     // The first machine is evacuated. Its guest ignores the button, and is powered off.
     let task = first.json("host evacuate host1 --no-wait");
     let task = ended(&first, &task);
-    assert!(task["error"]["message"].as_str().unwrap().contains("VM web1 is running"), "{task}");
+    assert!(task["error"]["message"].as_str().unwrap().contains("VM web1 does not move"), "{task}");
     assert!(first.runs("host list").contains("connected, in maintenance"));
     first.runs("host evacuate host1 --shut-down --timeout 2");
     let vm = first.wait_until("vm show web1", "runs", |vm| vm["power"] == "running");

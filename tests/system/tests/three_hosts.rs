@@ -108,7 +108,7 @@ impl<'test> Site<'test> {
             fs::write(scratch.path(&format!("{vm}.raw")), &content).unwrap();
             let machine = if number < 2 { format!("--machine pc {guest}") } else { String::new() };
             first.runs(&format!(
-                "vm create {vm} --datastore shared --host host1 --memory 192M --net none --disk 8M --image {vm}.raw {machine}"
+                "vm create {vm} --datastore shared --host host1 --memory 192M --net none --disk 8M --swap 8M --image {vm}.raw {machine}"
             ));
         }
         let ids: BTreeMap<_, _> = VMS.iter().map(|vm| (*vm, id(first, vm))).collect();
@@ -136,7 +136,7 @@ impl<'test> Site<'test> {
             if runs {
                 self.first().runs(&format!("vm stop {name} --force"));
             }
-            return format!("vm move {name} --host {to}");
+            return format!("vm migrate {name} --to {to}");
         }
         if runs { format!("vm stop {name} --force") } else { format!("vm start {name}") }
     }
@@ -215,7 +215,7 @@ impl<'test> Site<'test> {
                 self.first().runs(&format!("vm stop {name} --force"));
             }
             if vm["host"] != "host1" {
-                self.first().runs(&format!("vm move {name} --host host1"));
+                self.first().runs(&format!("vm migrate {name} --to host1"));
             }
             self.first().runs(&format!("vm export {name} {name}.after --format raw"));
             let read = |file: &str| fs::read(self.scratch.path(file)).unwrap();

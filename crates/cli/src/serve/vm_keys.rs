@@ -6,19 +6,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
 use strongroom_api::access::AccessLogHead;
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
-use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
-use strongroom_host::protocol::{Grant as HostGrant, VmGeneration as HostGeneration};
+use strongroom_control::keys::{GrantFor, KeyProblem, LiveMoveOf, MovedVm, VmKeys};
+use strongroom_host::protocol::{Grant as HostGrant, MigrationPermit, VmGeneration as HostGeneration};
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
-use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
+use strongroom_keyserver::access::{CertificateSha256, ClientId, PublicKeySha256};
 use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::evidence::{DataKeys, Move};
 use strongroom_keyserver::grant::{
-    Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
+    Grant, GrantError, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, MigratingVm,
+    MigrationGrant, VmGeneration, VmId,
 };
 use strongroom_keyserver::management::questions::{
-    Ask, BindKey, BrokerCreate, Hosts, RecordAccessHead, RecordMove, RecordUse, Status,
+    Ask, BindKey, BrokerCreate, FenceVm, Hosts, RecordAccessHead, RecordMove, RecordUse, Status, VoidPrepared,
 };
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_providers::{self as providers, EMBEDDED, ProviderError, ProviderKeyring, Registry};
@@ -46,10 +48,19 @@ pub struct KeyServerKeys {
     /// Its identity as an auditor, for requests that only readers of the log may make.
     auditor: Identity,
     keyring: ProviderKeyring,
-    hosts: Mutex<HashMap<String, (PublicKeySha256, Instant)>>,
+    hosts: Mutex<HashMap<String, KnownHost>>,
     providers: Mutex<Option<(Vec<KeyProvider>, Instant)>>,
     /// The client of the key server.
     key_server: Client,
+}
+
+/// A host as the key server knew it then.
+#[derive(Clone, Copy)]
+struct KnownHost {
+    client: ClientId,
+    /// The public key with which it authenticates.
+    public_key: PublicKeySha256,
+    asked: Instant,
 }
 
 impl KeyServerKeys {
@@ -73,19 +84,21 @@ impl KeyServerKeys {
             .map_err(|error| KeyProblem::Unavailable(error.to_string()))
     }
 
-    /// The public key with which a host authenticates.
-    fn host_key(&self, host: &str) -> Result<PublicKeySha256, KeyProblem> {
+    /// A host as the key server knows it.
+    fn host(&self, host: &str) -> Result<KnownHost, KeyProblem> {
         let mut hosts = self.hosts.lock();
-        if let Some((key, asked)) = hosts.get(host)
-            && asked.elapsed() < HOST_KEY_FOR
+        if let Some(known) = hosts.get(host)
+            && known.asked.elapsed() < HOST_KEY_FOR
         {
-            return Ok(*key);
+            return Ok(*known);
         }
         let found = self.ask(Hosts { host: host.to_owned() })?;
         match found.as_slice() {
             [one] => {
-                hosts.insert(host.to_owned(), (one.public_key, Instant::now()));
-                Ok(one.public_key)
+                let known =
+                    KnownHost { client: one.client, public_key: one.public_key, asked: Instant::now() };
+                hosts.insert(host.to_owned(), known);
+                Ok(known)
             }
             [] => Err(KeyProblem::Unavailable(format!(
                 "the key server has no host '{host}' with a certificate that is good now; see `strongroom keyserver client list`"
@@ -101,28 +114,46 @@ impl KeyServerKeys {
         &self,
         vm: VmId,
         generation: HostGeneration,
+        standing: GrantFor,
         host: PublicKeySha256,
         keys: &[ProviderKey],
     ) -> Result<HostGrant, CliError> {
-        let files = self.identity.files();
-        let certificate = files.read_certificate()?;
-        let unusable = |error: String| CliError::Usage(format!("{}: {error}", files.key.display()));
-        let signer = GrantSigner::new(&files.read_key()?, CertificateSha256::of(&certificate))
-            .map_err(|error| unusable(error.to_string()))?;
-        let not_before = GrantTime::of(SystemTime::now().into());
-        let expires = GrantTime(not_before.0.saturating_add(GRANT_SECONDS));
-        let period = GrantPeriod { not_before, expires };
+        let (signer, _) = self.signer()?;
+        let period = period();
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
         let objects = keys.iter().map(|key| key.key.to_string()).collect();
         let generation = VmGeneration(generation.0);
         let bytes = Grant::new(vm, generation, host, operations, objects, period)
+            .map(|grant| match standing {
+                GrantFor::Current => grant,
+                GrantFor::Prepared => grant.for_prepared(),
+            })
             .and_then(|grant| grant.sign(&signer))
-            .map_err(|error| unusable(error.to_string()))?;
+            .map_err(|error| self.unusable(&error))?;
         Ok(HostGrant {
             bytes: Zeroizing::new(bytes),
             keys: keys.iter().map(|key| key.key.clone()).collect(),
-            expires_unix_seconds: expires.0,
+            expires_unix_seconds: period.expires.0,
         })
+    }
+
+    /// What signs grants: the key of the control plane's certificate.
+    fn signer(&self) -> Result<(GrantSigner, CertificateDer<'static>), CliError> {
+        let files = self.identity.files();
+        let certificate = files.read_certificate()?;
+        let signer = GrantSigner::new(&files.read_key()?, CertificateSha256::of(&certificate));
+        Ok((signer.map_err(|error| self.unusable(&error))?, certificate))
+    }
+
+    fn unusable(&self, error: &GrantError) -> CliError {
+        CliError::Usage(format!("{}: {error}", self.identity.files().key.display()))
+    }
+
+    fn sign_move(&self, migrating: MigratingVm) -> Result<MigrationPermit, CliError> {
+        let (signer, certificate) = self.signer()?;
+        let grant = MigrationGrant::new(migrating, period()).and_then(|grant| grant.sign(&signer));
+        let grant = grant.map_err(|error| self.unusable(&error))?;
+        Ok(MigrationPermit { grant: grant.to_vec(), signer: certificate.to_vec() })
     }
 
     fn standing(&self, key: &ProviderKey) -> KeyStanding {
@@ -249,15 +280,31 @@ impl VmKeys for KeyServerKeys {
         &self,
         vm: VmId,
         generation: HostGeneration,
+        standing: GrantFor,
         host: &str,
         keys: &[ProviderKey],
     ) -> Result<Vec<HostGrant>, KeyProblem> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let host = self.host_key(host)?;
-        let grant = self.sign(vm, generation, host, keys);
+        let host = self.host(host)?.public_key;
+        let grant = self.sign(vm, generation, standing, host, keys);
         Ok(vec![grant.map_err(|error| KeyProblem::Unavailable(error.to_string()))?])
+    }
+
+    fn permit_move(&self, of: &LiveMoveOf<'_>) -> Result<MigrationPermit, KeyProblem> {
+        let (source, target) = (self.host(of.source)?.client, self.host(of.target)?.client);
+        let (running, prepared) = (VmGeneration(of.running.0), VmGeneration(of.prepared.0));
+        let signed = self.sign_move(MigratingVm { vm: of.vm, running, prepared, source, target });
+        signed.map_err(|error| KeyProblem::Unavailable(error.to_string()))
+    }
+
+    fn fence(&self, vm: VmId, generation: HostGeneration) -> Result<(), KeyProblem> {
+        self.ask(FenceVm { vm, generation: VmGeneration(generation.0) }).map(drop)
+    }
+
+    fn void_prepared(&self, vm: VmId, generation: HostGeneration) -> Result<(), KeyProblem> {
+        self.ask(VoidPrepared { vm, generation: VmGeneration(generation.0) })
     }
 
     fn retire(&self, key: &ProviderKey) -> Result<(), KeyProblem> {
@@ -310,6 +357,12 @@ impl VmKeys for KeyServerKeys {
         *remembered = Some((all.clone(), Instant::now()));
         all
     }
+}
+
+/// The validity of a grant from now on.
+fn period() -> GrantPeriod {
+    let not_before = GrantTime::of(SystemTime::now().into());
+    GrantPeriod { not_before, expires: GrantTime(not_before.0.saturating_add(GRANT_SECONDS)) }
 }
 
 /// The key's object in the embedded key server, which has or brokers every key of a VM.

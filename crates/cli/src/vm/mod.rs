@@ -16,7 +16,7 @@ mod key;
 mod libvirt;
 mod limit;
 mod list;
-mod move_host;
+mod migrate;
 mod nic;
 mod options;
 mod ova;
@@ -83,8 +83,9 @@ pub enum VmCommand {
     Clone(clone::CloneArguments),
     /// Make a VM that is off a template, which is only cloned
     Template(template::TemplateArguments),
-    /// Move a VM that is off to another host that reaches its datastore
-    Move(move_host::MoveArguments),
+    /// Move a VM, running or off, to another host that reaches its datastore
+    #[command(alias = "move")]
+    Migrate(migrate::MigrateArguments),
     /// Check the disks of a VM that is off
     Check(check::CheckArguments),
     /// Export a disk of a VM that is off to an unencrypted image
@@ -137,7 +138,7 @@ impl VmCommand {
             Self::Snapshot(command) => command.run(output),
             Self::Clone(arguments) => arguments.run(output),
             Self::Template(arguments) => arguments.run(output),
-            Self::Move(arguments) => arguments.run(output),
+            Self::Migrate(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::ExportOva(arguments) => arguments.run(output),

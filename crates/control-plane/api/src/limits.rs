@@ -44,6 +44,14 @@ pub const STOP_TIMEOUT_MAX_S: u32 = 3600;
 /// Time that a graceful stop waits for the guest by default, in seconds.
 pub const STOP_TIMEOUT_DEFAULT_S: u32 = 60;
 
+/// Shortest and longest time for which the guest of a VM that moves while it runs may stand still,
+/// in milliseconds. Guests give up a disk's request after a minute.
+pub const MOVE_PAUSE_MIN_MS: u32 = 10;
+/// See [`MOVE_PAUSE_MIN_MS`].
+pub const MOVE_PAUSE_MAX_MS: u32 = 60_000;
+/// That time by default, in milliseconds.
+pub const MOVE_PAUSE_DEFAULT_MS: u32 = 300;
+
 /// Shortest time from one scheduled snapshot to the next, in seconds. Each snapshot makes the guest
 /// wait, and the layers of those that are deleted have to be merged until then.
 pub const SNAPSHOT_PERIOD_MIN_S: u32 = 300;

@@ -266,6 +266,31 @@ pub struct Progress {
     pub total: u64,
     /// The unit.
     pub unit: ProgressUnit,
+    /// Of a VM that moves to another host while it runs: how fast its memory passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passing: Option<Passing>,
+}
+
+impl Progress {
+    /// A progress in steps.
+    pub fn of_steps(done: u64, total: u64) -> Self {
+        Self { done, total, unit: ProgressUnit::Steps, passing: None }
+    }
+}
+
+/// How fast the memory of a VM that runs passes to another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Passing {
+    /// Bytes per second that are sent.
+    pub bytes_per_second: u64,
+    /// Bytes per second that the guest changes, which are sent again.
+    pub changed_bytes_per_second: u64,
+    /// How long the rest takes at these rates, in seconds; absent if the guest changes its memory
+    /// as fast as it is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+    /// How much its processors are slowed down for it, in percent.
+    pub slowed_percent: u64,
 }
 
 /// The unit of a progress.

@@ -3,7 +3,7 @@
 
 use strongroom_api::access::AccessLogHead;
 use strongroom_api::key::{KeyProvider, KeyStanding};
-use strongroom_host::protocol::{Grant, VmGeneration};
+use strongroom_host::protocol::{Grant, MigrationPermit, VmGeneration};
 use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId};
 
 /// Why a key or grant was not obtained.
@@ -33,6 +33,30 @@ pub struct MovedVm {
     pub renewed: bool,
     /// Whether other VMs may share layers with it, which stay under the former data keys.
     pub is_shared: bool,
+}
+
+/// Which generation of a VM a grant is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantFor {
+    /// The one that runs or starts: the use of the grant ends earlier ones.
+    Current,
+    /// One that is prepared on another host beside the one that runs.
+    Prepared,
+}
+
+/// A VM that is to move to another host while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveMoveOf<'a> {
+    /// The VM.
+    pub vm: VmId,
+    /// The generation that runs.
+    pub running: VmGeneration,
+    /// The generation that is prepared.
+    pub prepared: VmGeneration,
+    /// The name of the host where it runs.
+    pub source: &'a str,
+    /// The name of the host where it is to go on.
+    pub target: &'a str,
 }
 
 /// Requests keys and signs grants. Calls block, with a timeout of their own.
@@ -65,9 +89,29 @@ pub trait VmKeys: Send + Sync {
         &self,
         vm: VmId,
         generation: VmGeneration,
+        standing: GrantFor,
         host: &str,
         keys: &[ProviderKey],
     ) -> Result<Vec<Grant>, KeyProblem>;
+
+    /// Permits two hosts to pass a running VM's memory on, in one attempt.
+    ///
+    /// # Errors
+    /// [`KeyProblem`].
+    fn permit_move(&self, of: &LiveMoveOf<'_>) -> Result<MigrationPermit, KeyProblem>;
+
+    /// Ends all generations of a VM before this one: no host fetches a key for them any more. May
+    /// be repeated.
+    ///
+    /// # Errors
+    /// [`KeyProblem`].
+    fn fence(&self, vm: VmId, generation: VmGeneration) -> Result<(), KeyProblem>;
+
+    /// Ends a generation that was only prepared. May be repeated.
+    ///
+    /// # Errors
+    /// [`KeyProblem`].
+    fn void_prepared(&self, vm: VmId, generation: VmGeneration) -> Result<(), KeyProblem>;
 
     /// Deactivates a key, so that nothing new is sealed under it. It still opens old copies of
     /// descriptors.

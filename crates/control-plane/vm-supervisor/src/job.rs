@@ -582,7 +582,7 @@ impl Makers {
         content.copy_into(path, kek, &stop, &mut |done| {
             if told.is_none_or(|told| told.elapsed() >= TELLS_EVERY) {
                 told = Some(Instant::now());
-                if report(wire, Progress { done, total, unit: ProgressUnit::Bytes }).is_err() {
+                if report(wire, Progress::new(done, total, ProgressUnit::Bytes)).is_err() {
                     stop.store(true, Ordering::Relaxed);
                 }
             }
@@ -603,7 +603,7 @@ impl Makers {
                 return;
             }
             told = Some(Instant::now());
-            let progress = Progress { done, total, unit: ProgressUnit::Bytes };
+            let progress = Progress::new(done, total, ProgressUnit::Bytes);
             if wire.send(&Report::Progress(progress), &[]).is_err() {
                 // The requester is gone.
                 flag.store(true, Ordering::Relaxed);
@@ -708,7 +708,7 @@ fn image_format(format: Format) -> ImageFormat {
 
 /// Reports how many volumes are done.
 fn tell(wire: &Wire, done: usize, total: usize) -> Result<(), Problem> {
-    report(wire, Progress { done: done as u64, total: total as u64, unit: ProgressUnit::Volumes })
+    report(wire, Progress::new(done as u64, total as u64, ProgressUnit::Volumes))
 }
 
 /// Reports progress. If hostd is gone, the job ends, and the next hostd requests it again.

@@ -190,7 +190,7 @@ impl Moving<'_> {
     ) -> Result<Vec<Moved>, Problem> {
         let (mut moved, total) = (Vec::new(), left.len() as u64);
         for (done, left) in (0..).zip(left) {
-            tell(Progress { done, total, unit: ProgressUnit::Volumes })?;
+            tell(Progress::new(done, total, ProgressUnit::Volumes))?;
             if let Some(generation) = self.one(&left, log)? {
                 moved.push(Moved { path: left.volume.path, generation });
             }

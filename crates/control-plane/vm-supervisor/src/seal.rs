@@ -56,7 +56,7 @@ pub fn complete(
     let total = volumes.iter().map(|volume| volume.size_bytes).sum();
     // The next hostd's job may have done all of it while this one waited for the VM: a job whose
     // hostd is gone changes nothing.
-    tell(Progress { done: 0, total, unit: ProgressUnit::Bytes })?;
+    tell(Progress::new(0, total, ProgressUnit::Bytes))?;
     VmRecord::change(vm, |record| {
         record.snapshots.check_whole(&vm.name)?;
         attest(keys, record, vm)
@@ -65,7 +65,7 @@ pub fn complete(
     for volume in volumes {
         let mut tell = |left_bytes: u64| {
             let done = done_bytes + volume.size_bytes.saturating_sub(left_bytes);
-            tell(Progress { done, total, unit: ProgressUnit::Bytes })
+            tell(Progress::new(done, total, ProgressUnit::Bytes))
         };
         tell(volume.size_bytes)?;
         let generation = sealing.rewrite(&volume, &mut tell)?;

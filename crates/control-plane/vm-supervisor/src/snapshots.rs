@@ -611,7 +611,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
     ) -> Result<(), Problem> {
         for (done, volume) in volumes.iter().enumerate() {
             let (done, total) = (done as u64, volumes.len() as u64);
-            (self.tell)(Progress { done, total, unit: ProgressUnit::Volumes })?;
+            (self.tell)(Progress::new(done, total, ProgressUnit::Volumes))?;
             if let Some(generation) = work(volume)? {
                 self.learn(volume, generation);
             }

@@ -4,8 +4,9 @@ use std::process::{Command, id};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use strongroom_system_tests::{CommandLine, Console, Finished, Process, Scratch, end_vms_in};
+use strongroom_system_tests::{CommandLine, Console, Finished, Process, Scratch, datastore, end_vms_in};
 
 /// Timeout of whatever the site does by itself.
 pub const WITHIN: Duration = Duration::from_secs(120);
@@ -323,4 +324,80 @@ pub fn qemus_of(scratch: &Scratch, run: &str, vm: &str) -> Vec<u64> {
     let text = std::fs::read(scratch.path(&format!("{run}/vms/{vm}/state.json"))).unwrap_or_default();
     let state: Value = serde_json::from_slice(&text).unwrap_or_default();
     state["qemu"]["pid"].as_u64().into_iter().collect()
+}
+
+/// Writes every packet of the switch to a file.
+pub struct Recorder {
+    process: Process,
+    file: std::path::PathBuf,
+}
+
+/// What a recorder has seen.
+#[derive(Debug)]
+pub struct Recorded {
+    pub packets: u64,
+    file: std::path::PathBuf,
+}
+
+/// Says how many packets it has seen, and that none was lost.
+const RECORDER: &str = r#"
+import signal, socket, struct, sys
+ended = []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+with open(sys.argv[1], "wb") as file, socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as packets:
+    packets.setsockopt(socket.SOL_SOCKET, 33, 512 << 20)
+    packets.settimeout(0.2)
+    print("records", flush=True)
+    seen, buffer = 0, memoryview(bytearray(1 << 18))
+    while True:
+        try:
+            length = packets.recv_into(buffer)
+        except TimeoutError:
+            if ended:
+                break
+            continue
+        file.write(buffer[:length])
+        seen += 1
+    lost = struct.unpack("II", packets.getsockopt(263, 6, 8))[1]
+print(f"{seen} packets, {lost} lost", flush=True)
+"#;
+/// What passes in plain text, so that a recorder is known to see what there is.
+const PLAIN: &str = "strongroom-plain-marker-77aa";
+
+impl Recorder {
+    pub fn start(scratch: &Scratch, cables: &Cables, name: &str) -> Self {
+        let file = scratch.path(name);
+        std::fs::write(scratch.path("recorder.py"), RECORDER).unwrap();
+        let script =
+            format!("exec ip netns exec {} python3 recorder.py {} 2>&1", cables.switch, file.display());
+        let mut process = CommandLine::new(scratch).start_shell(name, &script);
+        process.wait_for_line("that it records", WITHIN, |line| line == "records");
+        Self { process, file }
+    }
+
+    /// Has a machine send something that the recorder must find.
+    pub fn sees_what_is_plain(&self, machine: &Machine<'_>) {
+        let send = format!(
+            "python3 -c \"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b\\\"{PLAIN}\\\", (\\\"{SECOND}\\\", 9))\""
+        );
+        machine.shell(&send).success();
+    }
+
+    #[track_caller]
+    pub fn end(mut self) -> Recorded {
+        self.process.signal(Signal::TERM);
+        let line = self.process.wait_for_line("what was lost", WITHIN, |line| line.ends_with(" lost"));
+        let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [packets, lost] = numbers[..] else { panic!("{line}") };
+        assert_eq!(lost, 0, "{line}");
+        let recorded = Recorded { packets, file: self.file };
+        assert!(recorded.occurrences(PLAIN) > 0, "it does not see what is plain");
+        recorded
+    }
+}
+
+impl Recorded {
+    pub fn occurrences(&self, text: &str) -> usize {
+        datastore::occurrences_in(&self.file, text.as_bytes())
+    }
 }

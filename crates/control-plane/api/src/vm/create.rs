@@ -1,7 +1,7 @@
 //! Requests about VMs.
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::VolumeSize;
+use strongroom_types::{Bandwidth, VolumeSize};
 use utoipa::ToSchema;
 
 use super::hardware::{
@@ -309,7 +309,8 @@ pub struct PatchVm {
     pub restart: Option<RestartPolicy>,
 }
 
-/// A request to move a VM that is off, or a volume that no VM has, to another host.
+/// A request to move a VM, or a volume that no VM has, to another host. A VM that runs moves while
+/// it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveToHost {
@@ -318,6 +319,14 @@ pub struct MoveToHost {
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// Of a VM that runs: how long its guest may stand still, in milliseconds. The memory is sent
+    /// again as often as the guest changes it, until the rest takes no longer than this.
+    #[schema(minimum = 10, maximum = 60_000, default = 300)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_ms: Option<u32>,
+    /// Of a VM that runs: how fast its memory is sent at most, in bytes per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<Bandwidth>,
 }
 
 /// Options of the operations that have none yet: an empty object, or no body.

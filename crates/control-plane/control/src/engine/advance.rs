@@ -131,6 +131,7 @@ impl Control {
             Work::Leave { to, handover, starts } => self.leave(&step, *to, *handover, *starts),
             Work::Arrive { from, handover, starts } => self.arrive(&step, *from, *handover, *starts),
             Work::Return { problem } => self.return_to_former(&step, problem.as_ref()),
+            Work::Migrate(live) => self.migrate(&step, live),
             Work::TakeOver => self.take_from_fenced(&step),
             Work::AddDisk { disk, fill, failures } => self.add_the_disk(&step, disk, *fill, *failures),
             Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),
@@ -460,7 +461,7 @@ impl Control {
             Operated::Pending(next) => Ok(next),
             Operated::Done(_) if then_start => {
                 vm.desired = DesiredPower::Running;
-                vm.generation += 1;
+                vm.generation = vm.generation_after(0);
                 self.turn(step, Work::Start { discard_memory: false, paused: false }, vm)
             }
             Operated::Done(_) => {
@@ -566,10 +567,21 @@ impl Control {
         vm: &VmRecord,
         kind: impl FnOnce(&Path) -> Option<OperationKind>,
     ) -> Result<Operated, Failure> {
+        self.operate_at(step, vm, step.seat, kind)
+    }
+
+    /// As [`operate_unless_cancelled`](Self::operate_unless_cancelled), at another host.
+    pub(super) fn operate_at(
+        &self,
+        step: &Step,
+        vm: &VmRecord,
+        seat: &HostSeat,
+        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+    ) -> Result<Operated, Failure> {
         let mut record = TaskRecord::clone(&step.task.record);
         record.task.cancelling = false;
         let task = Row { record: record.into(), revision: step.task.revision };
-        self.operate(&task, vm, step.seat, kind)
+        self.operate(&task, vm, seat, kind)
     }
 
     /// After an operation failed, sets the VM's desired state to its actual one.

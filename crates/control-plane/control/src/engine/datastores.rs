@@ -14,7 +14,9 @@ use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, CephAccess};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_datastore::file::storage::{CLUSTERS, cluster_path};
-use strongroom_host::protocol::{DatastoreRequest, FORMAT_WITH_CLUSTERS, FORMAT_WITH_MOVES};
+use strongroom_host::protocol::{
+    DatastoreRequest, FORMAT_WITH_CLUSTERS, FORMAT_WITH_LIVE_MOVES, FORMAT_WITH_MOVES,
+};
 use strongroom_types::{CephClient, CephMount, CephPools, CephUser, DatastoreId, Redundancy, counted};
 use strongroom_vm::check_host_path;
 
@@ -451,6 +453,11 @@ fn client_of(access: &CephAccess) -> Result<CephClient, Problem> {
 /// Checks that a host knows how VMs are handed over.
 pub(super) fn speaks_of_moves(seat: &HostSeat) -> Result<(), Problem> {
     must_read(seat, FORMAT_WITH_MOVES, "no VM moves between hosts and no datastore has several")
+}
+
+/// Checks that a host knows how a running VM moves.
+pub(super) fn speaks_of_live_moves(seat: &HostSeat) -> Result<(), Problem> {
+    must_read(seat, FORMAT_WITH_LIVE_MOVES, "no VM moves while it runs")
 }
 
 /// Checks that a host knows datastores on clusters.

@@ -5,12 +5,14 @@
 
 use strongroom_api::host::EvacuateHost;
 use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::vm::MoveToHost;
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_types::counted;
 use uuid::Uuid;
 
 use super::Control;
 use super::joining::host_object;
+use super::live_moves::settings;
 use super::moves::IfOn;
 use super::placement::Among;
 use super::sweep::{Begun, Sweeps, not_twice};
@@ -62,9 +64,9 @@ impl Sweeps for Evacuation {
     }
 
     fn begin(&self, control: &Control, task: &Row<TaskRecord>, vm: &Row<VmRecord>) -> Result<Begun, Problem> {
-        let if_on = match self.shut_down {
-            true => IfOn::ShutDown { timeout_s: self.timeout_s },
-            false => IfOn::Stays,
+        let if_on = IfOn {
+            settings: settings(&MoveToHost::default())?,
+            shut_down_s: self.shut_down.then_some(self.timeout_s),
         };
         let index = control.inventory.read();
         let departure = control.departure(&index, vm, &Among::AllBut(self.host), if_on)?;
@@ -90,7 +92,7 @@ impl Sweeps for Evacuation {
             let left = counted(left.len(), "VM");
             let message = format!("{left} could not be moved, and {done} were: {reasons}");
             Problem::new(ErrorCode::NoHost, message)
-                .next("see to the reasons, and evacuate once more; --shut-down moves VMs that run, too")
+                .next("see to the reasons, and evacuate once more; --shut-down moves VMs that cannot move while they run, too")
         })
     }
 }

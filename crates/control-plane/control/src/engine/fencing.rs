@@ -248,7 +248,7 @@ impl Control {
                 let needs = needs_elsewhere(&index, vm, datastore, former);
                 let Choice { seat: next, reason } = self.choose(&index, &needs, &Among::AllBut(former.id))?;
                 let seen = index.observed(vm.id).map_or(0, |seen| seen.generation);
-                let generation = vm.generation.max(seen) + 1;
+                let generation = vm.generation_after(seen);
                 (
                     vm.clone(),
                     next,

@@ -61,6 +61,7 @@ mod flows;
 mod groups;
 mod identity_providers;
 mod joining;
+mod live_moves;
 mod maintenance;
 mod moves;
 mod networks;

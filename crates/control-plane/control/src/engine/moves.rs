@@ -1,4 +1,5 @@
 //! A VM that is off, or a volume that no VM has, moves to another host that reaches its datastore.
+//! One that runs moves as [`live_moves`](super::live_moves) has it.
 //!
 //! ```text
 //! stop    only for an evacuation: its guest shuts down
@@ -18,11 +19,14 @@
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{Lifecycle, MoveToHost, PowerState};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
-use strongroom_host::protocol::{HandoverId, OperationKind};
+use strongroom_host::protocol::{
+    HandoverId, MigrationSettings, OperationId, OperationKind, OperationRequest, VmGeneration,
+};
 use uuid::Uuid;
 
 use super::advance::{End, Next, Step};
-use super::datastores::speaks_of_moves;
+use super::datastores::{speaks_of_live_moves, speaks_of_moves};
+use super::live_moves::{breaks, may_move_live, settings};
 use super::networks::connected;
 use super::operate::Operated;
 use super::place::told_without_key;
@@ -32,7 +36,7 @@ use super::{Control, HostSeat, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::problems;
-use crate::records::{DatastoreRecord, TaskRecord, VmRecord, Work};
+use crate::records::{DatastoreRecord, LiveMove, TaskRecord, VmRecord, Work};
 
 /// A VM that may leave its host as it is now, or once it is off.
 pub(super) struct Departure {
@@ -43,24 +47,36 @@ pub(super) struct Departure {
     pub reason: String,
 }
 
-/// Whether a VM that is on is shut down, and started on its next host.
+/// What becomes of a VM that runs: it moves while it runs.
 #[derive(Clone, Copy)]
-pub(super) enum IfOn {
-    Stays,
-    ShutDown { timeout_s: u32 },
+pub(super) struct IfOn {
+    pub settings: MigrationSettings,
+    /// Whether it is shut down, and started on its next host, if it cannot; and how long its guest
+    /// has for that, in seconds.
+    pub shut_down_s: Option<u32>,
+}
+
+/// How a VM leaves its host.
+enum Way {
+    /// As it is: it is off.
+    Off,
+    Live,
+    /// It is shut down, within this time in seconds.
+    ShutDown(u32),
 }
 
 impl Control {
-    /// Requests that a VM that is off, or a volume that no VM has, moves to another host.
+    /// Requests that a VM, or a volume that no VM has, moves to another host.
     ///
     /// # Errors
     /// [`Problem`].
     pub fn move_to_host(&self, caller: &Caller, named: &str, wish: &MoveToHost) -> Result<Task, Problem> {
+        let if_on = IfOn { settings: settings(wish)?, shut_down_s: None };
         self.wish(caller, |index, id| {
             let vm = index.find_any(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
             let vm = idle(index, vm)?;
             let among = wish.host.as_deref().map_or(Among::AllBut(vm.host), Among::Named);
-            let departure = self.departure(index, vm, &among, IfOn::Stays)?;
+            let departure = self.departure(index, vm, &among, if_on)?;
             let task = self.task(id, TaskKind::VmMoveHost, vm.object(), caller);
             let (departing, draft) = self.departing(vm, &departure, id);
             let work = departure.work;
@@ -97,9 +113,9 @@ impl Control {
         }
         speaks_of_moves(former)?;
         let power = self.power_of(index, vm);
-        let starts = match (power, if_on) {
-            (PowerState::Stopped | PowerState::Crashed, _) => None,
-            (PowerState::Unknown, _) => {
+        let runs = match power {
+            PowerState::Stopped | PowerState::Crashed => false,
+            PowerState::Unknown => {
                 let message = format!(
                     "host {} does not answer, and {called} may run there: it moves only once that host has given it up",
                     former.name
@@ -107,18 +123,13 @@ impl Control {
                 return Err(Problem::new(ErrorCode::HostUnavailable, message)
                     .next("see to it that hostd runs there and is reached"));
             }
-            (PowerState::Suspended, _) => {
+            PowerState::Suspended => {
                 return Err(suspended(vm, "its memory fits the processors of its host"));
             }
-            (PowerState::Running, IfOn::ShutDown { timeout_s }) => Some(timeout_s),
-            (PowerState::Running, IfOn::Stays) => {
-                return Err(state(vm, power, "only one that is off moves to another host").next(stop_it(vm)));
-            }
-            (
-                PowerState::Starting | PowerState::Paused | PowerState::Stopping | PowerState::KeyUnavailable,
-                _,
-            ) => {
-                return Err(state(vm, power, "only one that is off moves to another host").next(stop_it(vm)));
+            PowerState::Running | PowerState::Paused => true,
+            PowerState::Starting | PowerState::Stopping | PowerState::KeyUnavailable => {
+                let only = "only one that runs, or is off, moves to another host";
+                return Err(state(vm, power, only).next(stop_it(vm)));
             }
         };
         let Some(datastore) = index.datastore_of(vm) else { return Err(problems::datastore_unknown(vm)) };
@@ -133,15 +144,32 @@ impl Control {
         // and after the VM's arrival there.
         let seen = index.observed(vm.id).map_or(0, |seen| seen.generation);
         let known = VmRecord { generation: vm.generation.max(seen), ..VmRecord::clone(&vm.record) };
-        let (departing, work) = match starts {
-            None => {
+        let way = match runs {
+            true => {
+                // A guest that is paused does not shut down.
+                let shut_down_s = if_on.shut_down_s.filter(|_| power == PowerState::Running);
+                way_of_running(vm, former, next, shut_down_s)?
+            }
+            false => Way::Off,
+        };
+        let (departing, work) = match way {
+            Way::Off => {
                 let work = Work::Leave { to: next.id, handover: HandoverId::random(), starts: false };
                 (next_generation(&known), work)
             }
-            Some(timeout_s) => (known, Work::StopToMove { to: next.id, timeout_s }),
+            Way::Live => {
+                let attempt = known.generation_after(0);
+                let live = LiveMove::new(&known, next.id, attempt, if_on.settings);
+                (VmRecord { prepared: attempt, ..known }, Work::Migrate(Box::new(live)))
+            }
+            Way::ShutDown(timeout_s) => (known, Work::StopToMove { to: next.id, timeout_s }),
+        };
+        let how = match work {
+            Work::Migrate(_) => format!(", while it runs{}", breaks(vm)),
+            _ => String::new(),
         };
         let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
-        let reason = format!("it moves from host {} to host {}{reason}", former.name, next.name);
+        let reason = format!("it moves from host {} to host {}{how}{reason}", former.name, next.name);
         Ok(Departure { vm: departing, work, reason })
     }
 
@@ -289,7 +317,7 @@ impl Control {
                 let message =
                     format!("{why}; and host {} does not take it back: {}", seat.name, refused.message);
                 End::Failed(Problem { message, ..refused }.next(format!(
-                    "see to its datastore there, and move it once more: `strongroom vm move {}`",
+                    "see to its datastore there, and move it once more: `strongroom vm migrate {}`",
                     vm.name
                 )))
             }
@@ -316,10 +344,28 @@ impl Control {
                 self.end(step, &step.vm, self.draft(), End::Cancelled)
             }
             Operated::Failed(problem) => {
+                self.clear_attempt(step);
                 self.turn(step, Work::TakeOver, next_generation(&step.vm))?;
                 tracing::warn!(vm = %step.vm.name, host = %step.seat.name, %problem, "it is not taken over yet");
                 Ok(Next::Wait(RETRY_PAUSE))
             }
+        }
+    }
+
+    /// Has a host give up what an attempt to move a VM while it ran has left there. What cannot be
+    /// ordered now is ordered with the next try.
+    fn clear_attempt(&self, step: &Step) {
+        if step.vm.prepared == 0 || speaks_of_live_moves(step.seat).is_err() {
+            return;
+        }
+        let request = OperationRequest {
+            operation: OperationId::random(),
+            generation: VmGeneration(step.vm.prepared),
+            kind: OperationKind::Settle { here: false },
+            grants: Vec::new(),
+        };
+        if let Err(error) = step.seat.host.operate(step.vm.id, &request) {
+            tracing::debug!(vm = %step.vm.name, host = %step.seat.name, %error, "an attempt is not cleared up");
         }
     }
 
@@ -348,6 +394,20 @@ impl Control {
 
     fn name_of(&self, host: Uuid) -> String {
         self.seat(host).map_or_else(|| host.to_string(), |seat: &HostSeat| seat.name.to_string())
+    }
+}
+
+/// How a VM that runs leaves its host.
+fn way_of_running(
+    vm: &VmRecord,
+    former: &HostSeat,
+    next: &HostSeat,
+    shut_down_s: Option<u32>,
+) -> Result<Way, Problem> {
+    match (may_move_live(vm, former, next), shut_down_s) {
+        (Ok(()), _) => Ok(Way::Live),
+        (Err(_), Some(timeout_s)) => Ok(Way::ShutDown(timeout_s)),
+        (Err(problem), None) => Err(problem.next(stop_it(vm))),
     }
 }
 
@@ -390,5 +450,5 @@ pub(super) fn needs_elsewhere<'a>(
 }
 
 fn next_generation(vm: &VmRecord) -> VmRecord {
-    VmRecord { generation: vm.generation + 1, ..vm.clone() }
+    VmRecord { generation: vm.generation_after(0), ..vm.clone() }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use strongroom_api::task::{Progress, ProgressUnit};
+use strongroom_api::task::{Passing, Progress, ProgressUnit};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{
     self, DiskChange, Grant, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
@@ -16,7 +16,7 @@ use super::wishes::confirmed;
 use super::{Control, HostSeat, POLL_PAUSE, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Failure, Row};
-use crate::keys::KeyProblem;
+use crate::keys::{GrantFor, KeyProblem};
 use crate::problems;
 use crate::records::{TaskRecord, VmRecord};
 
@@ -116,7 +116,11 @@ impl Control {
         let Some(mut kind) = kind(Path::new(&datastore)) else {
             return Ok(Asked::Ended(Operated::Failed(problems::key_never_made(vm))));
         };
-        let grants = match self.grants(task, vm, seat, &keys_taken(&kind, vm))? {
+        let standing = match &kind {
+            OperationKind::Receive(_) => GrantFor::Prepared,
+            _ => GrantFor::Current,
+        };
+        let grants = match self.grants(task, vm, standing, seat, &keys_taken(&kind, vm))? {
             Ok(grants) => grants,
             Err(ended) => return Ok(Asked::Ended(ended)),
         };
@@ -125,10 +129,11 @@ impl Control {
             let Some(origin) = origin else {
                 return Ok(Asked::Ended(Operated::Failed(origin_gone())));
             };
-            from.grants = match self.grants(task, &origin, seat, &origin.hardware.keys())? {
-                Ok(grants) => grants,
-                Err(ended) => return Ok(Asked::Ended(ended)),
-            };
+            from.grants =
+                match self.grants(task, &origin, GrantFor::Current, seat, &origin.hardware.keys())? {
+                    Ok(grants) => grants,
+                    Err(ended) => return Ok(Asked::Ended(ended)),
+                };
         }
         if let OperationKind::SnapshotGroup { members, .. } = &mut kind {
             for member in members {
@@ -138,10 +143,11 @@ impl Control {
                         "a VM is not there any more",
                     ))));
                 };
-                member.grants = match self.grants(task, &known, seat, &known.hardware.keys())? {
-                    Ok(grants) => grants,
-                    Err(ended) => return Ok(Asked::Ended(ended)),
-                };
+                member.grants =
+                    match self.grants(task, &known, GrantFor::Current, seat, &known.hardware.keys())? {
+                        Ok(grants) => grants,
+                        Err(ended) => return Ok(Asked::Ended(ended)),
+                    };
             }
         }
         let request = OperationRequest { operation, generation: vm.generation(), kind, grants };
@@ -159,13 +165,14 @@ impl Control {
         &self,
         task: &Row<TaskRecord>,
         vm: &VmRecord,
+        standing: GrantFor,
         seat: &HostSeat,
         keys: &[ProviderKey],
     ) -> Result<Result<Vec<Grant>, Operated>, Failure> {
         let mut grants = Vec::new();
         // Each grant is for one key, once.
         for _ in 0..keys.len() {
-            match self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), keys) {
+            match self.keys.grant(vm.id, vm.generation(), standing, seat.name.as_str(), keys) {
                 Ok(more) => grants.extend(more),
                 Err(KeyProblem::Unavailable(reason)) => {
                     self.note_key(task, format!("waiting for {}: {reason}", keys[0]))?;
@@ -253,6 +260,7 @@ fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<ProviderKey> {
         | OperationKind::SetSizes { .. }
         | OperationKind::ChangeSnapshots { .. }
         | OperationKind::ImportDisk { .. }
+        | OperationKind::Receive(_)
         | OperationKind::SupplyGrants => vm.hardware.keys(),
         _ => Vec::new(),
     }
@@ -263,5 +271,10 @@ fn progress(told: protocol::Progress) -> Progress {
         protocol::ProgressUnit::Bytes => ProgressUnit::Bytes,
         protocol::ProgressUnit::Volumes => ProgressUnit::Steps,
     };
-    Progress { done: told.done, total: told.total, unit }
+    let passing = told.passing.map(|told| {
+        let protocol::Passing { bytes_per_second, changed_bytes_per_second, seconds_left, slowed_percent } =
+            told;
+        Passing { bytes_per_second, changed_bytes_per_second, seconds_left, slowed_percent }
+    });
+    Progress { done: told.done, total: told.total, unit, passing }
 }

@@ -124,6 +124,7 @@ impl Control {
             from_backup: false,
             created_unix_seconds: self.now_unix_ms() / 1000,
             data_keys_unix_seconds: None,
+            prepared: 0,
             restarts_unix_ms: Vec::new(),
             origin: None,
             template: None,

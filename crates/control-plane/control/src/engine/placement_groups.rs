@@ -74,7 +74,7 @@ impl Control {
                     let message =
                         format!("VM {} is on a host with VM {}, which is in the group", vm.name, other.name);
                     return Err(problems::conflict(message)
-                        .next(format!("`strongroom vm move {}` moves it to another host", vm.name)));
+                        .next(format!("`strongroom vm migrate {}` moves it to another host", vm.name)));
                 }
                 changed.vms.insert(vm.id);
                 // It is written again: a request that found it in no group does not move it.

@@ -25,7 +25,7 @@ use super::wishes::{Caller, name_of};
 use super::{Control, HostSeat};
 use crate::host::HostError;
 use crate::inventory::Row;
-use crate::keys::KeyProblem;
+use crate::keys::{GrantFor, KeyProblem};
 use crate::problems;
 use crate::records::{DatastoreRecord, Hardware, Mount, VmRecord, VolumeRecord};
 
@@ -263,6 +263,7 @@ impl Control {
                 from_backup: false,
                 created_unix_seconds: self.now_unix_ms() / 1000,
                 data_keys_unix_seconds: None,
+                prepared: 0,
                 restarts_unix_ms: Vec::new(),
                 origin: None,
                 template: None,
@@ -312,7 +313,7 @@ impl Control {
         let mut grants = Vec::new();
         // Each grant is for one key, once.
         for _ in 0..keys.len() {
-            match self.keys.grant(candidate.vm, generation, seat.name.as_str(), &keys) {
+            match self.keys.grant(candidate.vm, generation, GrantFor::Current, seat.name.as_str(), &keys) {
                 Ok(more) => grants.extend(more),
                 Err(KeyProblem::Unavailable(reason) | KeyProblem::Refused(reason)) => {
                     return Ok(vec![format!("its configuration cannot be verified: {reason}")]);

@@ -16,7 +16,7 @@ use super::restored::SinceBackup;
 use super::wishes::Caller;
 use super::{Control, HostSeat};
 use crate::inventory::{Failure, Index, Row};
-use crate::keys::KeyProblem;
+use crate::keys::{GrantFor, KeyProblem};
 use crate::records::{AUTOMATIC, ObservedRecord, TaskRecord, VmRecord, Work};
 
 /// How often a VM is restarted within [`RESTARTS_WINDOW_MS`] before a person must look at it.
@@ -174,7 +174,7 @@ impl Control {
         let mut restarts = self.counted(vm);
         restarts.push(now);
         let started = VmRecord {
-            generation: vm.generation.max(seen.generation) + 1,
+            generation: vm.generation_after(seen.generation),
             desired: DesiredPower::Running,
             task: Some(id),
             restarts_unix_ms: restarts,
@@ -202,7 +202,7 @@ impl Control {
         let wanted = seen.waiting_for.iter().filter(|waiting| waiting.grant_wanted);
         let keys: Vec<_> = wanted.map(|waiting| waiting.key.clone()).collect();
         let generation = strongroom_host::protocol::VmGeneration(seen.generation);
-        let grants = match self.keys.grant(vm.id, generation, seat.name.as_str(), &keys) {
+        let grants = match self.keys.grant(vm.id, generation, GrantFor::Current, seat.name.as_str(), &keys) {
             Ok(grants) if !grants.is_empty() => grants,
             // No grant is needed; the supervisor fetches the key itself.
             Ok(_) => return,

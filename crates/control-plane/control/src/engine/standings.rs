@@ -99,11 +99,11 @@ mod tests {
 
     use strongroom_api::access::AccessLogHead;
     use strongroom_api::key::KeyProvider;
-    use strongroom_host::protocol::{Grant, VmGeneration};
+    use strongroom_host::protocol::{Grant, MigrationPermit, VmGeneration};
     use strongroom_types::{KeyRequestId, ProviderName, VmId};
 
     use super::*;
-    use crate::keys::{KeyProblem, MovedVm};
+    use crate::keys::{GrantFor, KeyProblem, LiveMoveOf, MovedVm};
 
     /// Counts the queried keys, and returns this state for each.
     struct Counted(AtomicUsize, KeyState);
@@ -121,10 +121,23 @@ mod tests {
             &self,
             _: VmId,
             _: VmGeneration,
+            _: GrantFor,
             _: &str,
             _: &[ProviderKey],
         ) -> Result<Vec<Grant>, KeyProblem> {
             Err(KeyProblem::Refused("it grants none".to_owned()))
+        }
+
+        fn permit_move(&self, _: &LiveMoveOf<'_>) -> Result<MigrationPermit, KeyProblem> {
+            Err(KeyProblem::Refused("it permits none".to_owned()))
+        }
+
+        fn fence(&self, _: VmId, _: VmGeneration) -> Result<(), KeyProblem> {
+            Ok(())
+        }
+
+        fn void_prepared(&self, _: VmId, _: VmGeneration) -> Result<(), KeyProblem> {
+            Ok(())
         }
 
         fn retire(&self, _: &ProviderKey) -> Result<(), KeyProblem> {

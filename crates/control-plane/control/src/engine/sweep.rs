@@ -4,7 +4,7 @@
 //! that are open. What is done is seen in the inventory, so it is only counted. A VM whose task has
 //! failed stays as it is, and the whole fails in the end with the reason of each.
 
-use strongroom_api::task::{Progress, ProgressUnit, TaskState};
+use strongroom_api::task::{Progress, TaskState};
 use strongroom_api::{ErrorCode, Problem};
 use uuid::Uuid;
 
@@ -97,7 +97,7 @@ impl Control {
         };
         let waiting: Vec<_> = todo.into_iter().filter(|vm| !is_tried(vm)).collect();
         let total = done + (begun.len() + left.len() + waiting.len()) as u64;
-        let progress = Progress { done: done + left.len() as u64, total, unit: ProgressUnit::Steps };
+        let progress = Progress::of_steps(done + left.len() as u64, total);
         self.set_progress(task.task.id, Some(progress));
         let ends = task.task.cancelling || is_refused || left.len() >= LEFT_MAX;
         if begun.is_empty() && (ends || waiting.is_empty()) {

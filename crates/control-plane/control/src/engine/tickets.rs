@@ -14,7 +14,7 @@ use strongroom_vm::DiskName;
 use super::Control;
 use super::wishes::{Caller, dump_of, image_format, state};
 use crate::host::Host;
-use crate::keys::KeyProblem;
+use crate::keys::{GrantFor, KeyProblem};
 use crate::problems;
 use crate::records::VmRecord;
 
@@ -204,7 +204,8 @@ impl Control {
             return Ok(Vec::new());
         }
         let seat = self.seat_of(vm)?;
-        self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), &keys).map_err(|problem| match problem {
+        let grants = self.keys.grant(vm.id, vm.generation(), GrantFor::Current, seat.name.as_str(), &keys);
+        grants.map_err(|problem| match problem {
             KeyProblem::Unavailable(reason) | KeyProblem::Refused(reason) => Problem::new(
                 ErrorCode::KeyUnavailable,
                 format!("VM {}: no leave to use {}: {reason}", vm.name, keys[0]),

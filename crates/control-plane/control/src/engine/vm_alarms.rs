@@ -24,7 +24,7 @@ use super::observe::Present;
 use super::register::directory_name;
 use super::settle::RESTARTS_MAX;
 use super::slow_disks::STALLED_MS;
-use super::strays::{Stray, stray};
+use super::strays::{Stray, is_moving_live, stray};
 use super::{Control, HostSeat};
 use crate::inventory::{ChangedObjects, Facet, Index, Row};
 use crate::records::{ObservedRecord, VmRecord, alarm_id};
@@ -129,8 +129,11 @@ impl Control {
             }
             match seen.vms.get(&id) {
                 Some(places) => {
-                    review.strays.extend(stray(known, seat, id, places));
-                    review_present(known, seat, id, places, &mut review.wanted);
+                    let coming = known.filter(|known| is_moving_live(index, known, seat.id));
+                    if coming.is_none() {
+                        review.strays.extend(stray(known, seat, id, places));
+                        review_present(known, seat, id, places, &mut review.wanted);
+                    }
                 }
                 None => review_absent(known, seat, &mut review.wanted),
             }

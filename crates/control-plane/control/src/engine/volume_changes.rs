@@ -253,7 +253,7 @@ impl Control {
             if held.host != vm.host {
                 let host = self.seat(vm.host).map_or("", |seat| seat.name.as_str());
                 return Err(stays(format!("is on another host than VM {}", vm.name))
-                    .next(format!("`strongroom vm move {} --host {host}` moves it there", held.name)));
+                    .next(format!("`strongroom vm migrate {} --to {host}` moves it there", held.name)));
             }
             if disk.sealing.key().is_some() != vm.hardware.encrypted() {
                 let (one, other) = if vm.hardware.encrypted() { ("not ", "") } else { ("", "not ") };

@@ -172,7 +172,7 @@ impl Control {
             }
             _ => {
                 vm.desired = if how.paused { DesiredPower::Paused } else { DesiredPower::Running };
-                vm.generation += 1;
+                vm.generation = vm.generation_after(0);
                 vm.restarts_unix_ms.clear();
                 Ok(Work::Start { discard_memory: how.discard_memory, paused: how.paused })
             }

@@ -1,10 +1,14 @@
 //! A task, with the stage of its work.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{Name, Problem};
+use strongroom_host::migration::Decision;
 use strongroom_host::protocol::{
-    DiskBecomes, DiskName, HandoverId, ImageFormat, NewVmSnapshot, OperationId, SnapshotChange, TicketId,
+    DiskBecomes, DiskName, HandoverId, ImageFormat, MigrationPermit, MigrationSettings, NewVmSnapshot,
+    OperationId, RunningMachine, SnapshotChange, TicketId,
 };
 use strongroom_types::{
     IoLimits, KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeId, VolumeSize,
@@ -459,6 +463,8 @@ pub enum Work {
         #[serde(default)]
         problem: Option<Problem>,
     },
+    /// Move the VM while it runs.
+    Migrate(Box<LiveMove>),
     /// Have the VM's host take it over from one that is fenced.
     TakeOver,
     /// Move all VMs away from a host. The task works on no VM itself.
@@ -474,6 +480,71 @@ pub enum Work {
         #[serde(default)]
         failures: u32,
     },
+}
+
+/// One attempt to move a VM while it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveMove {
+    /// The host where it runs.
+    pub from: Uuid,
+    /// The host where it is to go on.
+    pub to: Uuid,
+    /// The generation that is prepared there.
+    pub attempt: u64,
+    /// How its memory passes.
+    pub settings: MigrationSettings,
+    /// Who runs it.
+    pub decision: Decision,
+    /// What is done next.
+    pub stage: LiveStage,
+    /// What permits the two hosts to pass its memory on, once they are to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permit: Option<MigrationPermit>,
+    /// Whether nothing of it is at the target any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub target_is_over: bool,
+    /// Why it stays; absent if the move was cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+}
+
+/// The next step of a live move.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum LiveStage {
+    /// Ask the source what the machine must find elsewhere.
+    Offer,
+    /// Have the target make room.
+    Receive {
+        /// What the machine must find there.
+        machine: RunningMachine,
+        /// Whether it was paused on request.
+        paused: bool,
+    },
+    /// Have the source pass the memory on, stop the guest and close the volumes.
+    Send {
+        /// Where the target's relay listens.
+        relay: SocketAddr,
+    },
+    /// Have the target open the volumes.
+    TakeUp,
+    /// Have one of the hosts do what is decided.
+    Settle {
+        /// Which.
+        end: LiveEnd,
+    },
+    /// End the generation at the key server that was given up.
+    Keys,
+}
+
+/// The two hosts of a live move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LiveEnd {
+    /// The host where the VM ran.
+    Source,
+    /// The host where it is to go on.
+    Target,
 }
 
 /// The stage of an evacuation.
@@ -546,6 +617,7 @@ impl Work {
     pub fn target(&self) -> Option<Uuid> {
         match self {
             Self::StopToMove { to, .. } | Self::Leave { to, .. } => Some(*to),
+            Self::Migrate(live) => (!live.decision.is_final()).then_some(live.to),
             _ => None,
         }
     }
@@ -627,6 +699,7 @@ impl Work {
             | Self::StopToMove { .. }
             | Self::Leave { .. }
             | Self::RotateKey { to: None, .. } => true,
+            Self::Migrate(live) => live.decision == Decision::Prepared,
             Self::RotateKey { to: Some(_), .. }
             | Self::Nothing
             | Self::UndoCreate { .. }

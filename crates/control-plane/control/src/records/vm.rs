@@ -61,6 +61,10 @@ pub struct VmRecord {
     /// The number of its last start. It only grows, and is recorded before a host or a key server
     /// receives it.
     pub generation: u64,
+    /// The last generation that was prepared on another host while it ran; 0 if none was. Such a
+    /// generation is the VM's only if the move was committed, and is never used again otherwise.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub prepared: u64,
     /// The one task that works on it.
     #[serde(default)]
     pub task: Option<Uuid>,
@@ -166,6 +170,11 @@ impl VmRecord {
     /// The number of its last start, for the protocol.
     pub fn generation(&self) -> VmGeneration {
         VmGeneration(self.generation)
+    }
+
+    /// The number of its next start, if its host has reported `seen`.
+    pub fn generation_after(&self, seen: u64) -> u64 {
+        self.generation.max(self.prepared).max(seen) + 1
     }
 
     /// Converts it for its host; `None` while a key does not exist.

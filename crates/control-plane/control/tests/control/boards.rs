@@ -161,7 +161,7 @@ fn hosts_that_lack_the_machine_type_or_processor_are_no_choice_and_say_why() {
         control.create_vm(&caller(4), &with(create("none", true), json!({ "processor": "Nonesuch" }))),
         &["host1", "host2", "Nonesuch"],
     );
-    let back = MoveToHost { host: Some("host1".to_owned()) };
+    let back = MoveToHost { host: Some("host1".to_owned()), ..MoveToHost::default() };
     refused(control.move_to_host(&caller(5), "v3", &back), &["host1", "pc-q35-10.0", "pc-q35-7.2"]);
     let shared = patch(json!({ "processor": "x86-64-v2", "machine_type": "pc-q35-7.2" }));
     control.set_vm(&caller(6), "v3", &shared, None).unwrap();
@@ -186,7 +186,7 @@ fn the_hosts_own_processor_goes_where_nothing_of_it_is_missing() {
         start(&site, &control, request, vm);
         stop(&site, &control, request + 10, vm);
     }
-    let to = |host: &str| MoveToHost { host: Some(host.to_owned()) };
+    let to = |host: &str| MoveToHost { host: Some(host.to_owned()), ..MoveToHost::default() };
     refused(
         control.move_to_host(&caller(5), "down", &to("host1")),
         &["host host1 lacks avx2, which host host2 has", "x86-64-v2"],

@@ -27,7 +27,7 @@ fn reached_as(host: &str, user: &str) -> AddDatastoreHost {
 }
 
 /// A site whose hosts have a datastore on a cluster, each with a user of its own.
-fn on_a_cluster(others: usize) -> (Site, Control) {
+pub fn on_a_cluster(others: usize) -> (Site, Control) {
     let site = Site::with_others(others);
     let control = site.control().unwrap();
     assert!(settle_down(&site, &control));
@@ -228,7 +228,7 @@ fn vms_are_placed_and_moved_as_in_a_shared_directory() {
     let (site, control) = on_a_cluster(1);
     control.create_vm(&caller(1), &on("web1", "host1")).unwrap();
     assert!(settle_down(&site, &control));
-    let wish = MoveToHost { host: Some("host2".to_owned()) };
+    let wish = MoveToHost { host: Some("host2".to_owned()), ..MoveToHost::default() };
     control.move_to_host(&caller(2), "web1", &wish).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(host_of(&control, "web1"), "host2");

@@ -17,6 +17,7 @@ mod fuzz;
 mod images;
 mod joining;
 mod killed;
+mod live_moves;
 mod moves;
 mod networks;
 mod on_record;

@@ -136,7 +136,7 @@ fn a_vm_goes_to_hosts_that_have_its_networks_and_is_connected_there() {
     assert!(settle_down(&site, &control));
     let shown = control.show_vm("web1").unwrap();
     assert_eq!(shown.summary.host.as_deref(), Some("host2"), "the only one that has it");
-    let to = MoveToHost { host: Some("host1".to_owned()) };
+    let to = MoveToHost { host: Some("host1".to_owned()), ..MoveToHost::default() };
     let refused = control.move_to_host(&caller(3), "web1", &to).unwrap_err();
     assert!(refused.message.contains("host host1 does not have network lan"), "{refused}");
     put(&control, 4, "lan", "host1", "br0").unwrap();

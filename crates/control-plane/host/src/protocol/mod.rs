@@ -74,7 +74,7 @@ pub use observed::{
 };
 pub use operation::{
     CloneSource, GroupMember, ImageFormat, MemberVolumes, Operation, OperationKind, OperationOutcome,
-    OperationRequest, OperationState, Progress, ProgressUnit, StartOptions, VolumeFacts,
+    OperationRequest, OperationState, Passing, Progress, ProgressUnit, StartOptions, VolumeFacts,
 };
 pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};

@@ -1,5 +1,7 @@
 //! Operations on VMs, and their progress.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 use strongroom_types::{KekId, ProviderKey, SnapshotId, VmId, VolumeId, VolumeSize};
 use strongroom_vm::{DiskName, MacAddress};
@@ -437,6 +439,31 @@ pub struct Progress {
     pub total: u64,
     /// The unit.
     pub unit: ProgressUnit,
+    /// Of memory that passes to another host while its VM runs: how fast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passing: Option<Passing>,
+}
+
+impl Progress {
+    /// A progress of anything but passing memory.
+    pub fn new(done: u64, total: u64, unit: ProgressUnit) -> Self {
+        Self { done, total, unit, passing: None }
+    }
+}
+
+/// How fast the memory of a VM that runs passes to another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passing {
+    /// Bytes per second that are sent.
+    pub bytes_per_second: u64,
+    /// Bytes per second that the guest changes, which are sent again.
+    pub changed_bytes_per_second: u64,
+    /// How long the rest takes at these rates, in seconds; unknown if the guest changes its memory
+    /// as fast as it is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+    /// How much its processors are slowed down for it, in percent.
+    pub slowed_percent: u64,
 }
 
 /// The unit of a progress.
@@ -464,8 +491,8 @@ pub enum OperationOutcome {
     Group(Vec<MemberVolumes>),
     /// After `offer`: the running VM.
     Offer(Box<Offer>),
-    /// After `receive`: the port on which the relay listens.
-    Listening(u16),
+    /// After `receive`: where the relay listens, as its host names its own address.
+    Listening(SocketAddr),
 }
 
 /// The volumes of a VM of a group.

@@ -87,11 +87,11 @@ pub async fn receive(hostd: &Arc<Hostd>, job: &Arc<Job>, receiving: Receiving) -
         return Err(Problem::new("key_unavailable", message).into());
     }
     let theirs = Arc::clone(hostd);
-    let port = blocking(move || {
+    let listens = blocking(move || {
         // The relay's port is on the address at which the control plane reaches this host.
         let address = theirs.port.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |port| port.listen.ip());
         let listener = TcpListener::bind((address, 0)).map_err(Problem::system)?;
-        let port = listener.local_addr().map_err(Problem::system)?.port();
+        let listens = listener.local_addr().map_err(Problem::system)?;
         let run = theirs.run.vm(vm);
         let state = StateFile::read(&run).map_err(Problem::system)?;
         let qemu_user = state.and_then(|state| state.qemu).map_or(0, |qemu| qemu.uid);
@@ -101,10 +101,10 @@ pub async fn receive(hostd: &Arc<Hostd>, job: &Arc<Job>, receiving: Receiving) -
         let birth = RelayBirth { home, vm, generation: attempt, permit, settings, qemu_user, end };
         let relay = theirs.relay.start(&birth, OwnedFd::from(listener))?;
         theirs.relays.keep(vm, relay);
-        Ok::<_, Problem>(port)
+        Ok::<_, Problem>(listens)
     })
     .await??;
-    Ok(Some(OperationOutcome::Listening(port)))
+    Ok(Some(OperationOutcome::Listening(listens)))
 }
 
 /// Passes a VM's memory on. From the point at which the VM is leaving, the error is `leaving`.

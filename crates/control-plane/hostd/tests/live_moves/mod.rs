@@ -235,7 +235,7 @@ impl Site {
         let receiving = Receiving { offer, settings: SETTINGS, permit: permit() };
         let ended = self.ended(TARGET, OperationKind::Receive(Box::new(receiving)));
         match ended.outcome {
-            Some(OperationOutcome::Listening(port)) => Ok(port),
+            Some(OperationOutcome::Listening(at)) => Ok(at.port()),
             _ => Err(ended.error.unwrap()),
         }
     }

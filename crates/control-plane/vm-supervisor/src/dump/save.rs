@@ -93,7 +93,7 @@ impl Dumping {
         drop(to_us);
         let total = self.spec.memory_bytes.bytes();
         let wanted = |bytes: u64| {
-            tell(Progress { done: bytes.min(total), total, unit: ProgressUnit::Bytes });
+            tell(Progress::new(bytes.min(total), total, ProgressUnit::Bytes));
             self.still_wanted()
         };
         let bytes = stream.pack_from(File::from(from_qemu), wanted).map_err(stream_problem)?;

@@ -81,7 +81,7 @@ impl KeptMemory {
 }
 
 fn told(tell: &mut impl FnMut(Progress) -> Result<(), Problem>, done: u64, total: u64) -> io::Result<()> {
-    tell(Progress { done, total, unit: ProgressUnit::Bytes }).map_err(io::Error::other)
+    tell(Progress::new(done, total, ProgressUnit::Bytes)).map_err(io::Error::other)
 }
 
 /// A stream as the sink of another one.

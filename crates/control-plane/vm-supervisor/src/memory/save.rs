@@ -140,7 +140,7 @@ impl Saving {
                     // more of the memory was read, so this thread does not wait.
                     pausing = Some(scope.spawn(|| monitor.stop()));
                 }
-                tell(Progress { done: bytes.min(total), total, unit: ProgressUnit::Bytes });
+                tell(Progress::new(bytes.min(total), total, ProgressUnit::Bytes));
                 self.still_wanted()
             };
             copied.stream.copy_from(File::from(from_qemu), &mut wanted).map_err(stream_problem)

@@ -71,7 +71,7 @@ impl Moving<'_> {
         {
             let mut tell = |left_bytes: u64| {
                 let done = done_bytes + size_bytes.saturating_sub(left_bytes);
-                tell(Progress { done, total, unit: ProgressUnit::Bytes })
+                tell(Progress::new(done, total, ProgressUnit::Bytes))
             };
             tell(size_bytes)?;
             let _let_go = self.let_go(&path, log);

@@ -123,7 +123,7 @@ impl RunningSeal<'_> {
         let mut report = |progress: ReencryptProgress| {
             watch.look(|| {
                 let done = total.saturating_sub(progress.left_bytes);
-                let told = tell(Progress { done, total, unit: ProgressUnit::Bytes });
+                let told = tell(Progress::new(done, total, ProgressUnit::Bytes));
                 told.err().or_else(|| (self.is_cancelled)().then(cancelled))
             });
         };
@@ -145,7 +145,7 @@ impl RunningSeal<'_> {
             (Err(_), Some(problem)) => Err(problem),
             (Err(error), None) => {
                 // A VM that ends is continued when it is off.
-                tell(Progress { done: 0, total, unit: ProgressUnit::Bytes })?;
+                tell(Progress::new(0, total, ProgressUnit::Bytes))?;
                 Err(match error {
                     ServedError::Rewrite(error) => not_rewritten(path, error),
                     ServedError::Control(error) => Problem::new(error.code(), error.to_string()),

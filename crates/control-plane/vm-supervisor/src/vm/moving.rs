@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use strongroom_host::orders::{Report, RunTask};
 use strongroom_host::protocol::{
-    MigrationSettings, OffReason, PowerState, Problem, Progress, ProgressUnit, VmReason, VmSpec,
+    MigrationSettings, OffReason, Passing, PowerState, Problem, Progress, ProgressUnit, VmReason, VmSpec,
     check_moves_live,
 };
 use strongroom_host::run_directory::VmRunDirectory;
@@ -286,19 +286,21 @@ impl Vm {
                 moving.asked_by = Some((asked_by.clone(), request));
                 return Ok(());
             }
-            Stage::TakenUp => {
-                // The VM is here, also if its QEMU has ended meanwhile: its state says that then.
-                if let Err(problem) = self.goes_on() {
-                    tracing::warn!("VM {}: its guest does not go on: {problem}", self.task.spec.name);
-                }
-            }
+            Stage::TakenUp => self.goes_on(),
         }
         asked_by.send(&Report::answer(request, None));
         Ok(())
     }
 
-    /// Has the guest go on, whose volumes are open.
-    fn goes_on(&mut self) -> Result<(), Problem> {
+    /// Has the guest go on, whose volumes are open. The VM is here, also if its guest cannot, for
+    /// example because its QEMU has ended meanwhile: its state says that then.
+    fn goes_on(&mut self) {
+        if let Err(problem) = self.becomes_one_that_runs() {
+            tracing::warn!("VM {}: its guest does not go on: {problem}", self.task.spec.name);
+        }
+    }
+
+    fn becomes_one_that_runs(&mut self) -> Result<(), Problem> {
         self.activity = Activity::Idle;
         self.task.incoming = None;
         self.serial = Serial::start(&self.task.spec, &self.keys, &self.starter);
@@ -353,7 +355,8 @@ impl Vm {
                         (volume.served, volume.ended) = (Some(served), false);
                     }
                 }
-                self.taken_up()
+                self.taken_up();
+                None
             }
             MoveStep::TakenUp(Err(problem)) => {
                 self.not_taken_up(&problem);
@@ -366,21 +369,20 @@ impl Vm {
         }
     }
 
-    /// The volumes are open: the guest goes on, if that was decided. Returns why it does not.
-    fn taken_up(&mut self) -> Option<Problem> {
-        let moving = self.activity.moving_mut()?;
+    /// The volumes are open: the guest goes on, if that was decided.
+    fn taken_up(&mut self) {
+        let Some(moving) = self.activity.moving_mut() else { return };
         let goes_on = matches!(moving.stage, Stage::TakingUp { goes_on: true });
         moving.stage = Stage::TakenUp;
         if !goes_on {
-            return None;
+            return;
         }
         let asked_by = moving.asked_by.take();
-        let problem = self.goes_on().err();
+        self.goes_on();
         self.tell();
         if let Some((connection, request)) = asked_by {
-            connection.send(&Report::answer(request, problem));
+            connection.send(&Report::answer(request, None));
         }
-        None
     }
 
     /// The volumes are not opened. A guest that was to go on here cannot.
@@ -462,7 +464,13 @@ fn until_switch(
         }
         let total = now.total_bytes;
         let done = total.saturating_sub(now.remaining_bytes);
-        tell(Progress { done, total, unit: ProgressUnit::Bytes });
+        let passing = Passing {
+            bytes_per_second: now.bytes_per_second,
+            changed_bytes_per_second: now.dirty_bytes_per_second,
+            seconds_left: now.seconds_left(),
+            slowed_percent: now.slowed_percent,
+        };
+        tell(Progress { passing: Some(passing), ..Progress::new(done, total, ProgressUnit::Bytes) });
         thread::sleep(ASK_AGAIN);
     }
 }

@@ -7,6 +7,7 @@ pub mod courier;
 pub mod fuse;
 pub mod identity;
 pub mod joining;
+pub mod live;
 pub mod passwords;
 pub mod server;
 pub mod site;

@@ -14,18 +14,19 @@ use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
 use strongroom_api::vm::{CloneVm, CreateVm};
 use strongroom_control::engine::{Caller, Control, Next, RequestKey};
 use strongroom_control::host::{Host, HostError};
-use strongroom_control::keys::{KeyProblem, MovedVm, VmKeys};
+use strongroom_control::keys::{GrantFor, KeyProblem, LiveMoveOf, MovedVm, VmKeys};
 use strongroom_datastore::file::storage::{CLUSTERS, cluster_path};
+use strongroom_host::migration::{Place, Stay};
 use strongroom_host::protocol::{
     Accelerator, Capabilities, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe,
     CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch,
     ExtentReport, FIRST_FORMATS, FORMATS, Fencing, FencingRequest, Grant, GroupMember, GuestPort, HandoverId,
-    Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes, NewVmSnapshot, Nic, ObservedVm,
-    ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
-    OperationState, PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest, Readings,
-    ReadingsRequest, SavedMemory, SnapshotChange, SpaceReport, Term, Ticket, TicketId, TicketRequest,
-    Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion,
-    WaitingFor,
+    Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes, MigrationPermit, NewVmSnapshot,
+    Nic, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
+    OperationRequest, OperationState, PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest,
+    Readings, ReadingsRequest, SavedMemory, SnapshotChange, SpaceReport, Term, Ticket, TicketId,
+    TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts,
+    VolumeQuestion, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
@@ -36,6 +37,7 @@ use uuid::Uuid;
 
 use super::fuse::{Fuse, FusedStore};
 use super::identity::Vouching;
+use super::live::Passing;
 
 /// A site that has not come to rest after this many rounds never will.
 const ROUNDS_MAX: usize = 300;
@@ -90,12 +92,18 @@ impl Site {
         all.enumerate().map(named).collect()
     }
 
+    /// Lets all hosts carry out what they were asked for. Returns whether there was anything.
+    pub fn work(&self) -> bool {
+        self.hosts().iter().fold(false, |worked, (_, host)| host.work() || worked)
+    }
+
     /// Checks that no VM runs on two hosts.
     pub fn nothing_runs_twice(&self) {
         let mut running = BTreeMap::new();
         for (name, host) in self.hosts() {
-            for (id, vm) in &host.lock().vms {
-                if !vm.power.is_off()
+            let inside = host.lock();
+            for (id, vm) in &inside.vms {
+                if inside.works(*id)
                     && let Some(other) = running.insert(*id, name.clone())
                 {
                     panic!("VM {} runs on {other} and on {name}", vm.spec.name);
@@ -184,7 +192,7 @@ pub fn settle_down(site: &Site, control: &Control) -> bool {
                 }
             }
         }
-        let worked = site.hosts().iter().fold(false, |worked, (_, host)| host.work() || worked);
+        let worked = site.work();
         site.nothing_runs_twice();
         let _ = control.settle();
         control.make_due_snapshots(usize::MAX);
@@ -229,6 +237,8 @@ pub struct Storage {
     /// What hosts that are lost have left, by their users.
     lost: BTreeMap<VmId, (CephUser, FakeVm)>,
     given_up: BTreeMap<VmId, GivenUp>,
+    /// What passes between hosts.
+    pub passing: Arc<Passing>,
 }
 
 struct GivenUp {
@@ -236,20 +246,15 @@ struct GivenUp {
     handover: Option<HandoverId>,
 }
 
-/// Where a host durably knows a VM to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Residence {
-    pub generation: u64,
-    pub has_left: bool,
-}
-
 pub struct HostInside {
     /// The storage that it shares with other hosts.
     pub storage: Arc<Mutex<Storage>>,
     /// The VMs that have left it, or come to it.
-    pub residences: BTreeMap<VmId, Residence>,
+    pub residences: BTreeMap<VmId, Stay>,
     /// The error codes of departures and arrivals that fail; the last comes first.
     pub moves_that_fail: Vec<&'static str>,
+    /// The names of orders of live moves that fail, with their error codes; the last comes first.
+    pub live_orders_that_fail: Vec<(&'static str, &'static str)>,
     /// Whether it is of a version in which no VM moves.
     pub is_old: bool,
     /// The term of the control plane that directs it.
@@ -335,6 +340,26 @@ pub struct FakeVm {
     pub snapshots: VmSnapshots,
     /// The configuration that its supervisor has attested.
     pub attested: Option<VmSpec>,
+}
+
+impl FakeVm {
+    /// One that was never started.
+    pub fn new(spec: &VmSpec, volumes: BTreeMap<String, VolumeId>) -> Self {
+        Self {
+            volumes,
+            spec: spec.clone(),
+            attested: Some(spec.clone()),
+            generation: 0,
+            power: PowerState::Stopped,
+            reason: Some(OffReason::NeverStarted),
+            waiting_for: Vec::new(),
+            supervisor_deaths: 0,
+            tpm_lost: false,
+            network_lost: false,
+            dumps: Vec::new(),
+            snapshots: VmSnapshots::default(),
+        }
+    }
 }
 
 impl HostInside {
@@ -432,6 +457,7 @@ impl HostInside {
             storage: Arc::default(),
             residences: BTreeMap::new(),
             moves_that_fail: Vec::new(),
+            live_orders_that_fail: Vec::new(),
             is_old: false,
             term: Term::default(),
             epoch: Epoch(Uuid::new_v4()),
@@ -554,16 +580,17 @@ impl HostInside {
         }
     }
 
-    fn reside(&mut self, vm: VmId, generation: u64, has_left: bool) -> Result<(), Problem> {
-        if self.residences.get(&vm).is_some_and(|known| known.generation >= generation) {
+    fn reside(&mut self, vm: VmId, stay: Stay) -> Result<(), Problem> {
+        if self.residences.get(&vm).is_some_and(|known| known.generation >= stay.generation) {
             return Err(Problem::new("other_generation", "it has moved since"));
         }
-        self.residences.insert(vm, Residence { generation, has_left });
+        self.residences.insert(vm, stay);
         Ok(())
     }
 
     fn leave(&mut self, id: VmId, generation: u64, handover: HandoverId) -> Result<(), Problem> {
-        if self.residences.get(&id) == Some(&Residence { generation, has_left: true }) {
+        let stay = Stay { generation: VmGeneration(generation), place: Place::Left };
+        if self.residences.get(&id) == Some(&stay) {
             return Ok(());
         }
         if let Some(code) = self.moves_that_fail.pop() {
@@ -580,7 +607,7 @@ impl HostInside {
         } else {
             return Err(Problem::new("no_such_vm", "there is no such VM"));
         }
-        self.reside(id, generation, true)?;
+        self.reside(id, stay)?;
         self.vms.remove(&id);
         Ok(())
     }
@@ -592,7 +619,8 @@ impl HostInside {
         spec: &VmSpec,
         handover: Option<HandoverId>,
     ) -> Result<(), Problem> {
-        if self.residences.get(&id) == Some(&Residence { generation, has_left: false }) {
+        let stay = Stay { generation: VmGeneration(generation), place: Place::Here };
+        if self.residences.get(&id) == Some(&stay) {
             return Ok(());
         }
         if let Some(code) = self.moves_that_fail.pop() {
@@ -628,10 +656,10 @@ impl HostInside {
         } else if !self.vms.contains_key(&id) {
             return Err(Problem::new("no_such_vm", "there is no such VM"));
         }
-        self.reside(id, generation, false)
+        self.reside(id, stay)
     }
 
-    fn take_grants(&mut self, grants: &[Grant], spec: &VmSpec) -> Result<(), Problem> {
+    pub fn take_grants(&mut self, grants: &[Grant], spec: &VmSpec) -> Result<(), Problem> {
         let needed = spec.disks.iter().any(|disk| disk.key.provider_key().is_some());
         if needed && grants.is_empty() {
             return Err(Problem::new("key_unavailable", "no grant came with it"));
@@ -671,7 +699,10 @@ impl HostInside {
     ) -> Result<Option<OperationOutcome>, Problem> {
         let running = |vm: &FakeVm| !matches!(vm.power, PowerState::Stopped | PowerState::Crashed);
         let moves = matches!(request.kind, OperationKind::Leave { .. } | OperationKind::Arrive { .. });
-        if !moves && self.residences.get(&id).is_some_and(|known| known.has_left) {
+        if request.kind.is_of_live_move() {
+            return self.live(id, request);
+        }
+        if !moves && self.residences.get(&id).is_some_and(|known| known.place != Place::Here) {
             self.violations.push(format!("{} of a VM that has left", request.kind.name()));
             return Err(Problem::new("left_host", "it has left"));
         }
@@ -705,21 +736,8 @@ impl HostInside {
                     }
                     let volume =
                         |disk: &strongroom_host::protocol::Disk| (disk.name.to_string(), VolumeId::random());
-                    let vm = FakeVm {
-                        volumes: spec.disks.iter().map(volume).collect(),
-                        spec: (**spec).clone(),
-                        attested: Some((**spec).clone()),
-                        generation: 0,
-                        power: PowerState::Stopped,
-                        reason: Some(OffReason::NeverStarted),
-                        waiting_for: Vec::new(),
-                        supervisor_deaths: 0,
-                        tpm_lost: false,
-                        network_lost: false,
-                        dumps: Vec::new(),
-                        snapshots: VmSnapshots::default(),
-                    };
-                    self.vms.insert(id, vm);
+                    let volumes = spec.disks.iter().map(volume).collect();
+                    self.vms.insert(id, FakeVm::new(spec, volumes));
                 }
                 let vm = &self.vms[&id];
                 let facts = spec.disks.iter().map(|disk| VolumeFacts {
@@ -1343,6 +1361,11 @@ pub struct KeysInside {
     /// Keys by their requests.
     pub made: BTreeMap<KeyRequestId, (VmId, ProviderKey)>,
     grants: u64,
+    /// The VMs and generations that grants were for.
+    pub standings: Vec<(VmId, VmGeneration, GrantFor)>,
+    /// The generations of VMs that are the lowest, and those that were prepared in vain.
+    pub fenced: BTreeSet<(VmId, VmGeneration)>,
+    pub voided: BTreeSet<(VmId, VmGeneration)>,
     pub unavailable: bool,
     /// The providers beside `embedded`.
     pub others: Vec<String>,
@@ -1411,7 +1434,8 @@ impl VmKeys for FakeKeys {
     fn grant(
         &self,
         vm: VmId,
-        _: VmGeneration,
+        generation: VmGeneration,
+        standing: GrantFor,
         _: &str,
         keys: &[ProviderKey],
     ) -> Result<Vec<Grant>, KeyProblem> {
@@ -1421,9 +1445,27 @@ impl VmKeys for FakeKeys {
         }
         self.call(|inside| {
             inside.grants += 1;
+            inside.standings.push((vm, generation, standing));
             let bytes = inside.grants.to_be_bytes().to_vec().into();
             let keys = keys.iter().map(|key| key.key.clone()).collect();
             vec![Grant { bytes, keys, expires_unix_seconds: u64::MAX }]
+        })
+    }
+
+    fn permit_move(&self, of: &LiveMoveOf<'_>) -> Result<MigrationPermit, KeyProblem> {
+        let grant = format!("{} {} {} {} {}", of.vm, of.running, of.prepared, of.source, of.target);
+        self.call(|_| MigrationPermit { grant: grant.into_bytes(), signer: b"the control plane".to_vec() })
+    }
+
+    fn fence(&self, vm: VmId, generation: VmGeneration) -> Result<(), KeyProblem> {
+        self.call(|inside| {
+            inside.fenced.insert((vm, generation));
+        })
+    }
+
+    fn void_prepared(&self, vm: VmId, generation: VmGeneration) -> Result<(), KeyProblem> {
+        self.call(|inside| {
+            inside.voided.insert((vm, generation));
         })
     }
 

@@ -1,0 +1,416 @@
+//! A VM moves to another host while it runs.
+//!
+//! ```text
+//! offer    source: what its machine must find elsewhere
+//! receive  target: room for it, and a relay that listens
+//! send     source: its memory passes, its guest stands still, its volumes are closed
+//! take up  target: its volumes are opened -> inventory: it is of the target, with the generation
+//!          that was prepared
+//! settle   target: it goes on. keys: only that generation is valid. source: nothing of it stays
+//! ```
+//!
+//! Whatever fails before the inventory has the VM at the target gives the attempt up, and the VM
+//! goes on at the source: at once as long as the target was not let open the volumes, and otherwise
+//! once nothing of it is left there. `strongroom_host::migration` has the decisions, which are
+//! durable in the task's record before a host hears of them.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use strongroom_api::limits::{MOVE_PAUSE_DEFAULT_MS, MOVE_PAUSE_MAX_MS, MOVE_PAUSE_MIN_MS};
+use strongroom_api::vm::MoveToHost;
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_host::migration::{Decision, Heard};
+use strongroom_host::protocol::{
+    MigrationSettings, Network, Offer, OperationKind, OperationOutcome, Receiving, RunningMachine, Sending,
+    VmGeneration, check_moves_live,
+};
+use strongroom_types::{BANDWIDTH_MAX_BYTES, Bandwidth};
+use uuid::Uuid;
+
+use super::advance::{End, Next, Step};
+use super::datastores::speaks_of_live_moves;
+use super::operate::Operated;
+use super::snapshots::told_problem;
+use super::tickets::MustRecord;
+use super::wishes::Caller;
+use super::{Control, HostSeat, RETRY_PAUSE};
+use crate::inventory::{Failure, Index};
+use crate::keys::{KeyProblem, LiveMoveOf};
+use crate::problems;
+use crate::records::{LiveEnd, LiveMove, LiveStage, VmRecord, Work};
+
+/// How the memory of a VM passes.
+///
+/// # Errors
+/// If a limit is out of bounds.
+pub(super) fn settings(wish: &MoveToHost) -> Result<MigrationSettings, Problem> {
+    let pause_ms = wish.pause_ms.unwrap_or(MOVE_PAUSE_DEFAULT_MS);
+    if !(MOVE_PAUSE_MIN_MS..=MOVE_PAUSE_MAX_MS).contains(&pause_ms) {
+        return Err(problems::invalid(format!(
+            "pause_ms: a guest stands still for {MOVE_PAUSE_MIN_MS} to {MOVE_PAUSE_MAX_MS} ms"
+        )));
+    }
+    // Without a limit it is higher than any link's.
+    let bytes_per_second = wish.bytes_per_second.map_or(BANDWIDTH_MAX_BYTES, Bandwidth::get);
+    Ok(MigrationSettings { more_channels: 0, pause_ms: pause_ms.into(), bytes_per_second })
+}
+
+/// Checks that a VM that runs can move from one host to another.
+///
+/// # Errors
+/// What keeps it where it is.
+pub(super) fn may_move_live(vm: &VmRecord, former: &HostSeat, next: &HostSeat) -> Result<(), Problem> {
+    speaks_of_live_moves(former)?;
+    speaks_of_live_moves(next)?;
+    let told = vm.told(Path::new("/")).ok_or_else(|| problems::key_never_made(vm))?;
+    check_moves_live(&told).map_err(told_problem)
+}
+
+/// What its guest loses by the move, for people.
+pub(super) fn breaks(vm: &VmRecord) -> &'static str {
+    let told = vm.told(Path::new("/"));
+    let is_user =
+        |told: &strongroom_host::protocol::VmSpec| told.nics.iter().any(|nic| nic.network == Network::User);
+    match told.as_ref().is_some_and(is_user) {
+        true => "; the connections that its guest has over a network `user` end",
+        false => "",
+    }
+}
+
+impl LiveMove {
+    /// An attempt that has not begun.
+    pub(super) fn new(vm: &VmRecord, to: Uuid, attempt: u64, settings: MigrationSettings) -> Self {
+        Self {
+            from: vm.host,
+            to,
+            attempt,
+            settings,
+            decision: Decision::Prepared,
+            stage: LiveStage::Offer,
+            permit: None,
+            target_is_over: false,
+            problem: None,
+        }
+    }
+
+    fn next(&self, stage: LiveStage) -> Work {
+        Work::Migrate(Box::new(Self { stage, ..self.clone() }))
+    }
+
+    fn decided(&self, heard: Heard) -> Self {
+        Self { decision: self.decision.after(heard), ..self.clone() }
+    }
+
+    /// What comes after a host has done what is decided; `None` at the end.
+    fn after(&self, settled: LiveEnd) -> LiveStage {
+        match (self.decision, settled) {
+            (Decision::Committed, LiveEnd::Target) => LiveStage::Keys,
+            (_, LiveEnd::Source) if !self.target_is_over => LiveStage::Settle { end: LiveEnd::Target },
+            (_, LiveEnd::Source | LiveEnd::Target) => LiveStage::Keys,
+        }
+    }
+}
+
+impl Control {
+    /// Advances a live move.
+    pub(super) fn migrate(&self, step: &Step, live: &LiveMove) -> Result<Next, Failure> {
+        let (Some(source), Some(target)) = (self.seat(live.from), self.seat(live.to)) else {
+            self.note(&step.task, "a host of the move is not known any more".to_owned())?;
+            return Ok(Next::Wait(RETRY_PAUSE));
+        };
+        match &live.stage {
+            LiveStage::Offer => self.ask_for_offer(step, live, source, target),
+            LiveStage::Receive { machine, paused } => self.make_room(step, live, target, machine, *paused),
+            LiveStage::Send { relay } => self.send_memory(step, live, source, *relay),
+            LiveStage::TakeUp => self.take_up(step, live, source, target),
+            LiveStage::Settle { end } => {
+                let seat = match end {
+                    LiveEnd::Source => source,
+                    LiveEnd::Target => target,
+                };
+                self.settle_live(step, live, *end, seat)
+            }
+            LiveStage::Keys => self.end_generation(step, live),
+        }
+    }
+
+    fn ask_for_offer(
+        &self,
+        step: &Step,
+        live: &LiveMove,
+        source: &HostSeat,
+        target: &HostSeat,
+    ) -> Result<Next, Failure> {
+        let offered = match self.operate(&step.task, &step.vm, source, |_| Some(OperationKind::Offer))? {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Done(Some(OperationOutcome::Offer(offer))) => *offer,
+            Operated::Done(_) => {
+                let message = format!("host {} does not say what runs there", source.name);
+                return self.stays_here(step, Some(Problem::new(ErrorCode::HostFailed, message)));
+            }
+            Operated::Failed(problem) => return self.stays_here(step, Some(problem)),
+            Operated::Cancelled | Operated::Forgotten => return self.stays_here(step, None),
+        };
+        // Guest data passes to another machine.
+        let what = format!("the memory of VM {} passes to host {}", step.vm.name, target.name);
+        let by = Caller::machine(&step.task.task.by);
+        if let Err(problem) = self.put_on_record(&by, &step.vm, &what, MustRecord::OfEncrypted) {
+            return self.stays_here(step, Some(problem));
+        }
+        let of = LiveMoveOf {
+            vm: step.vm.id,
+            running: step.vm.generation(),
+            prepared: VmGeneration(live.attempt),
+            source: source.name.as_str(),
+            target: target.name.as_str(),
+        };
+        let permit = match self.keys.permit_move(&of) {
+            Ok(permit) => permit,
+            Err(KeyProblem::Unavailable(reason)) => {
+                self.note_key(&step.task, format!("waiting for the key server: {reason}"))?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+            Err(KeyProblem::Refused(reason)) => {
+                return self.stays_here(step, Some(problems::conflict(reason)));
+            }
+        };
+        let Offer { machine, paused, .. } = offered;
+        let permitted = LiveMove { permit: Some(permit), ..live.clone() };
+        let stage = LiveStage::Receive { machine, paused };
+        self.turn(step, permitted.next(stage), VmRecord::clone(&step.vm.record))
+    }
+
+    fn make_room(
+        &self,
+        step: &Step,
+        live: &LiveMove,
+        target: &HostSeat,
+        machine: &RunningMachine,
+        paused: bool,
+    ) -> Result<Next, Failure> {
+        let coming = self.coming(step, live);
+        let operated = self.operate(&step.task, &coming, target, |datastore| {
+            // What it is, and under which keys, is what the inventory says.
+            let spec = Box::new(coming.told(datastore)?);
+            let offer = Offer { machine: machine.clone(), paused, spec };
+            let (settings, permit) = (live.settings, live.permit.clone()?);
+            Some(OperationKind::Receive(Box::new(Receiving { offer, settings, permit })))
+        })?;
+        let listens = match operated {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Done(Some(OperationOutcome::Listening(listens))) => listens,
+            Operated::Done(_) => {
+                let message = format!("host {} does not say where it listens", target.name);
+                return self.abandon(step, live, Some(Problem::new(ErrorCode::HostFailed, message)));
+            }
+            Operated::Failed(problem) => return self.abandon(step, live, Some(problem)),
+            Operated::Cancelled | Operated::Forgotten => return self.abandon(step, live, None),
+        };
+        let relay = relay_of(&self.inventory.read(), live, target, listens);
+        match relay {
+            Ok(relay) => {
+                self.turn(step, live.next(LiveStage::Send { relay }), VmRecord::clone(&step.vm.record))
+            }
+            Err(problem) => self.abandon(step, live, Some(problem)),
+        }
+    }
+
+    fn send_memory(
+        &self,
+        step: &Step,
+        live: &LiveMove,
+        source: &HostSeat,
+        relay: SocketAddr,
+    ) -> Result<Next, Failure> {
+        let leaving = leaving(step, live);
+        let operated = self.operate(&step.task, &leaving, source, |_| {
+            let (running, settings, permit) = (step.vm.generation(), live.settings, live.permit.clone()?);
+            Some(OperationKind::Send(Box::new(Sending { running, to: relay, settings, permit })))
+        })?;
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => {
+                let released = live.decided(Heard::Released);
+                self.turn(step, released.next(LiveStage::TakeUp), VmRecord::clone(&step.vm.record))
+            }
+            Operated::Failed(problem) => self.abandon(step, live, Some(problem)),
+            Operated::Cancelled | Operated::Forgotten => self.abandon(step, live, None),
+        }
+    }
+
+    fn take_up(
+        &self,
+        step: &Step,
+        live: &LiveMove,
+        source: &HostSeat,
+        target: &HostSeat,
+    ) -> Result<Next, Failure> {
+        if self.cannot_write(step, live) {
+            let message = format!("host {} was declared lost", target.name);
+            return self.abandon(step, live, Some(Problem::new(ErrorCode::HostUnavailable, message)));
+        }
+        if !target.is_up() {
+            return self.await_answer(step, target);
+        }
+        let coming = self.coming(step, live);
+        match self.operate_at(step, &coming, target, |_| Some(OperationKind::TakeUp))? {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => {
+                let committed = live.decided(Heard::Ready);
+                let message = format!(
+                    "{} is of host {} from now on, where it goes on as it was on host {}",
+                    problems::called(&step.vm),
+                    target.name,
+                    source.name
+                );
+                let (object, task) = (step.vm.object(), Some(step.task.task.id));
+                let draft = self.draft().event("vm.migrated", &object, message, task);
+                let stage = LiveStage::Settle { end: LiveEnd::Target };
+                self.turn_with(step, committed.next(stage), coming, draft)
+            }
+            Operated::Failed(problem) => self.abandon(step, live, Some(problem)),
+            Operated::Cancelled | Operated::Forgotten => self.abandon(step, live, None),
+        }
+    }
+
+    /// Has a host do what is decided, until it has.
+    fn settle_live(
+        &self,
+        step: &Step,
+        live: &LiveMove,
+        end: LiveEnd,
+        seat: &HostSeat,
+    ) -> Result<Next, Failure> {
+        let same = || VmRecord::clone(&step.vm.record);
+        let is_committed = live.decision == Decision::Committed;
+        let (here, vm) = match end {
+            LiveEnd::Target if is_committed => (true, same()),
+            LiveEnd::Target => (false, self.coming(step, live)),
+            LiveEnd::Source => (!is_committed, leaving(step, live)),
+        };
+        let is_awaited = here || live.decision == Decision::Aborting;
+        let is_over = end == LiveEnd::Target && !here && self.cannot_write(step, live);
+        let settled = match seat.is_up() {
+            _ if is_over => Operated::Done(None),
+            true => self.operate_at(step, &vm, seat, |_| Some(OperationKind::Settle { here }))?,
+            false if is_awaited => return self.await_answer(step, seat),
+            // What is left there is ended when it answers (`strays`).
+            false => Operated::Done(None),
+        };
+        match settled {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Done(_) => {}
+            Operated::Cancelled | Operated::Forgotten | Operated::Failed(_) => {
+                if let Operated::Failed(problem) = &settled {
+                    let name = &seat.name;
+                    tracing::warn!(vm = %step.vm.name, host = %name, %problem, "a move is not over there yet");
+                }
+                // It is ordered once more, as another operation.
+                self.turn(step, live.next(LiveStage::Settle { end }), same())?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+        }
+        if here && let Some(wait) = self.look_first(step)? {
+            return Ok(wait);
+        }
+        if is_committed && end == LiveEnd::Source {
+            return self.end(step, &step.vm, self.draft(), End::Done);
+        }
+        if live.decision == Decision::Aborting {
+            let aborted = LiveMove { target_is_over: true, ..live.decided(Heard::TargetOver) };
+            return self.turn(step, aborted.next(LiveStage::Settle { end: LiveEnd::Source }), same());
+        }
+        self.turn(step, live.next(live.after(end)), same())
+    }
+
+    /// Ends the generation that was given up at the key server: that of the source, or that which
+    /// was prepared.
+    fn end_generation(&self, step: &Step, live: &LiveMove) -> Result<Next, Failure> {
+        let is_committed = live.decision == Decision::Committed;
+        let (vm, attempt) = (step.vm.id, VmGeneration(live.attempt));
+        let ended = match step.vm.hardware.keys().is_empty() {
+            true => Ok(()),
+            false if is_committed => self.keys.fence(vm, attempt),
+            false => self.keys.void_prepared(vm, attempt),
+        };
+        if let Err(problem) = ended
+            && !step.task.task.cancelling
+        {
+            self.note_key(&step.task, format!("waiting for the key server: {problem}"))?;
+            return Ok(Next::Wait(RETRY_PAUSE));
+        }
+        if is_committed {
+            let stage = LiveStage::Settle { end: LiveEnd::Source };
+            return self.turn(step, live.next(stage), VmRecord::clone(&step.vm.record));
+        }
+        self.stays_here(step, live.problem.clone())
+    }
+
+    /// Gives an attempt up: the VM goes on at the source.
+    fn abandon(&self, step: &Step, live: &LiveMove, problem: Option<Problem>) -> Result<Next, Failure> {
+        let abandoned = LiveMove { problem, ..live.decided(Heard::Abandon) };
+        let end = match live.stage {
+            // Its guest may stand still.
+            LiveStage::Send { .. } => LiveEnd::Source,
+            _ => LiveEnd::Target,
+        };
+        self.turn(step, abandoned.next(LiveStage::Settle { end }), VmRecord::clone(&step.vm.record))
+    }
+
+    /// Ends a move of a VM that runs where it ran.
+    fn stays_here(&self, step: &Step, problem: Option<Problem>) -> Result<Next, Failure> {
+        self.end(step, &step.vm, self.draft(), problem.map_or(End::Cancelled, End::Failed))
+    }
+
+    /// The record of a VM as it is at the target.
+    fn coming(&self, step: &Step, live: &LiveMove) -> VmRecord {
+        let attempt = VmRecord { generation: live.attempt, ..VmRecord::clone(&step.vm.record) };
+        self.now_on(live.to, attempt)
+    }
+
+    /// Whether nothing that the target writes can land any more.
+    fn cannot_write(&self, step: &Step, live: &LiveMove) -> bool {
+        let index = self.inventory.read();
+        let host = index.hosts.get(&live.to.to_string());
+        let is_fenced = host.and_then(|host| host.fenced.as_ref()).is_some_and(|fenced| fenced.complete);
+        let mount = index.datastore_of(&step.vm).and_then(|datastore| datastore.on(live.to));
+        is_fenced && mount.is_some_and(|mount| mount.client.is_some())
+    }
+
+    /// Waits for a host on which it depends who runs the VM, and says what a person can do.
+    fn await_answer(&self, step: &Step, seat: &HostSeat) -> Result<Next, Failure> {
+        let (host, vm) = (&seat.name, &step.vm.name);
+        let note = format!(
+            "waiting for host {host}, which does not answer: VM {vm} stands still until it does, or is declared lost (`strongroom host fence {host}`)"
+        );
+        self.note(&step.task, note)?;
+        Ok(Next::Wait(RETRY_PAUSE))
+    }
+}
+
+/// The record of a VM as the orders to its source have it.
+fn leaving(step: &Step, live: &LiveMove) -> VmRecord {
+    VmRecord { host: live.from, generation: live.attempt, ..VmRecord::clone(&step.vm.record) }
+}
+
+/// Where the source reaches the relay of the target.
+fn relay_of(
+    index: &Index,
+    live: &LiveMove,
+    target: &HostSeat,
+    listens: SocketAddr,
+) -> Result<SocketAddr, Problem> {
+    let joined = |host: Uuid| index.hosts.get(&host.to_string()).and_then(|host| host.joined.as_ref());
+    if let Some(joined) = joined(live.to) {
+        // Where the control plane reaches it, its other hosts do.
+        return Ok(SocketAddr::new(joined.address.ip(), listens.port()));
+    }
+    let is_reached = !listens.ip().is_loopback() && !listens.ip().is_unspecified();
+    if is_reached || joined(live.from).is_none() {
+        return Ok(listens);
+    }
+    let message = format!("host {} has no address at which others reach it", target.name);
+    Err(Problem::new(ErrorCode::NoHost, message)
+        .next("start it with one: `strongroom serve --listen-guests ADDRESS:PORT`"))
+}

@@ -1,0 +1,363 @@
+//! VMs that move to another host while they run. Each order fails, each is cancelled, the control
+//! plane is killed at every moment, and hosts fall silent: the guest works on one host at a time,
+//! and goes on with its memory.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use strongroom_api::host::{EvacuateHost, FenceHost};
+use strongroom_api::task::{Task, TaskState};
+use strongroom_api::vm::{MoveToHost, PowerState, StopVm};
+use strongroom_control::engine::{Control, Next};
+use strongroom_control::keys::GrantFor;
+use strongroom_host::migration::Place;
+use strongroom_host::protocol::{PowerState as HostPower, VmGeneration};
+use strongroom_types::VmId;
+
+use super::clusters::on_a_cluster;
+use super::moves::{ended, moved, no_violations, start, stays_on, to};
+use super::placement::{host_of, maintenance, on, shared};
+use crate::support::{Site, caller, settle_down};
+
+/// An encrypted VM that runs on the first of two hosts.
+fn running() -> (Site, Control, VmId) {
+    let (site, control) = shared(1);
+    control.create_vm(&caller(1), &on("web1", "host1")).unwrap();
+    assert!(settle_down(&site, &control));
+    start(&site, &control, 2, "web1");
+    let id = control.show_vm("web1").unwrap().summary.id;
+    (site, control, id)
+}
+
+/// It runs on this host alone, as it did before.
+fn runs_on(site: &Site, control: &Control, id: VmId, host: &str) {
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!((vm.summary.power, vm.summary.host.as_deref()), (PowerState::Running, Some(host)));
+    assert!(vm.summary.task.is_none(), "{vm:?}");
+    for (name, there) in site.hosts() {
+        let inside = there.lock();
+        assert_eq!(inside.works(id), name.as_str() == host, "on {name}");
+        let is_between = inside.residences.get(&id).is_some_and(|known| known.place.is_between());
+        assert!(!is_between, "on {name}: {:?}", inside.residences.get(&id));
+    }
+    no_violations(site);
+}
+
+fn failed(task: &Task) -> &str {
+    assert_eq!(task.state, TaskState::Failed, "{task:?}");
+    &task.error.as_ref().unwrap().message
+}
+
+#[test]
+fn a_vm_that_runs_goes_on_at_another_host_and_comes_back() {
+    let (site, control, id) = running();
+    let task = moved(&site, &control, 3, "web1", "host2");
+    assert_eq!(task.state, TaskState::Done, "{task:?}");
+    runs_on(&site, &control, id, "host2");
+    assert_eq!(site.host.lock().residences[&id].place, Place::Left);
+    {
+        let keys = site.keys.lock();
+        let granted: Vec<_> = keys.standings.iter().map(|known| (known.1.0, known.2)).collect();
+        assert_eq!(granted.last(), Some(&(2, GrantFor::Prepared)), "{granted:?}");
+        assert!(keys.fenced.contains(&(id, VmGeneration(2))) && keys.voided.is_empty());
+        let recorded = "the memory of VM web1 passes to host host2, by test";
+        assert_eq!(keys.uses, [recorded]);
+    }
+    let text: String =
+        control.inventory.read().events().iter().map(|event| format!("{}\n", event.message)).collect();
+    assert!(text.contains("it moves from host host1 to host host2, while it runs"), "{text}");
+    assert!(text.contains("is of host host2 from now on, where it goes on"), "{text}");
+
+    assert_eq!(moved(&site, &control, 4, "web1", "host1").state, TaskState::Done);
+    runs_on(&site, &control, id, "host1");
+    // Paused, it moves, and is paused.
+    control.pause_vm(&caller(5), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(moved(&site, &control, 6, "web1", "host2").state, TaskState::Done);
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!((vm.summary.power, vm.generation), (PowerState::Paused, 4));
+    control.stop_vm(&caller(7), "web1", &StopVm { force: true, timeout_s: None }).unwrap();
+    assert!(settle_down(&site, &control));
+    start(&site, &control, 8, "web1");
+    assert_eq!(control.show_vm("web1").unwrap().generation, 5);
+    runs_on(&site, &control, id, "host2");
+}
+
+#[test]
+fn limits_are_checked_and_what_does_not_move_says_why() {
+    let (site, control, id) = running();
+    for pause_ms in [0, 9, 60_001] {
+        let wish = MoveToHost { pause_ms: Some(pause_ms), ..to("host2") };
+        let refused = control.move_to_host(&caller(3), "web1", &wish).unwrap_err();
+        assert!(refused.message.contains("10 to 60000 ms"), "{refused}");
+    }
+    control.create_vm(&caller(4), &stays_on("web2", "host1")).unwrap();
+    assert!(settle_down(&site, &control));
+    start(&site, &control, 5, "web2");
+    let refused = control.move_to_host(&caller(6), "web2", &to("host2")).unwrap_err();
+    assert!(refused.message.contains("it has a disk for swap"), "{refused}");
+    assert!(refused.next_step.unwrap().contains("strongroom vm stop web2"));
+    maintenance(&control, "host2", true);
+    let refused = control.move_to_host(&caller(7), "web1", &to("host2")).unwrap_err();
+    assert!(refused.message.contains("is in maintenance"), "{refused}");
+    maintenance(&control, "host2", false);
+    site.others[0].lock().is_old = true;
+    site.pass(Duration::from_secs(10));
+    assert!(settle_down(&site, &control));
+    let refused = control.move_to_host(&caller(8), "web1", &to("host2")).unwrap_err();
+    assert!(refused.message.contains("host host2 has version"), "{refused}");
+    runs_on(&site, &control, id, "host1");
+}
+
+#[test]
+fn whatever_fails_leaves_the_guest_where_it_was() {
+    for (order, at) in [("offer", 0), ("receive", 1), ("send", 0), ("take_up", 1)] {
+        let (site, control, id) = running();
+        let (_, host) = site.hosts().swap_remove(at);
+        host.lock().live_orders_that_fail = vec![(order, "system")];
+        let task = moved(&site, &control, 3, "web1", "host2");
+        assert!(failed(&task).contains("it does not"), "{order}: {task:?}");
+        runs_on(&site, &control, id, "host1");
+        assert_eq!(control.show_vm("web1").unwrap().generation, 1, "{order}");
+        let voided = site.keys.lock().voided.contains(&(id, VmGeneration(2)));
+        assert_eq!(voided, order != "offer", "{order}");
+        // The next attempt has a generation of its own.
+        assert_eq!(moved(&site, &control, 4, "web1", "host2").state, TaskState::Done, "{order}");
+        assert_eq!(control.show_vm("web1").unwrap().generation, 3, "{order}");
+        runs_on(&site, &control, id, "host2");
+    }
+}
+
+#[test]
+fn what_is_decided_is_ordered_until_it_is_done() {
+    for at in [0, 1] {
+        let (site, control, id) = running();
+        let (_, host) = site.hosts().swap_remove(at);
+        host.lock().live_orders_that_fail = vec![("settle", "start_timeout"); 3];
+        assert_eq!(moved(&site, &control, 3, "web1", "host2").state, TaskState::Done);
+        runs_on(&site, &control, id, "host2");
+    }
+    // Also if it goes back.
+    let (site, control, id) = running();
+    site.others[0].lock().live_orders_that_fail =
+        vec![("settle", "system"), ("settle", "system"), ("take_up", "volume_unreadable")];
+    site.host.lock().live_orders_that_fail = vec![("settle", "start_timeout")];
+    failed(&moved(&site, &control, 3, "web1", "host2"));
+    runs_on(&site, &control, id, "host1");
+}
+
+/// Steps on until the task's record has this, and the hosts have done what they were asked for.
+fn until_stage(site: &Site, control: &Control, task: &Task, stage: &str) {
+    for _ in 0..200 {
+        let known = control.inventory.read().task(task.id).map(|task| format!("{:?}", task.work)).unwrap();
+        if known.contains(&format!("stage: {stage}")) {
+            return;
+        }
+        if !matches!(control.advance(task.id), Ok(Next::Again)) {
+            site.work();
+        }
+    }
+    panic!("it does not come to {stage}");
+}
+
+#[test]
+fn a_target_that_falls_silent_is_waited_for_as_long_as_it_may_have_the_volumes() {
+    let (site, control, id) = running();
+    let task = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap();
+    until_stage(&site, &control, &task, "TakeUp");
+    site.others[0].lock().down = true;
+    for _ in 0..10 {
+        site.work();
+        for host in control.hosts() {
+            let _ = control.observe(host, Duration::ZERO);
+        }
+        assert!(!matches!(control.advance(task.id), Ok(Next::Over)));
+        site.pass(Duration::from_secs(60));
+    }
+    let waits = control.show_task(task.id).unwrap().note.unwrap();
+    assert!(waits.contains("stands still") && waits.contains("host fence host2"), "{waits}");
+    assert!(!site.host.lock().works(id) && !site.others[0].lock().works(id));
+    site.others[0].lock().down = false;
+    assert_eq!(ended(&site, &control, &task).state, TaskState::Done);
+    runs_on(&site, &control, id, "host2");
+}
+
+#[test]
+fn what_a_silent_host_has_kept_is_ended_when_it_answers_and_nobody_waits_for_it() {
+    // The source, after the VM has gone on elsewhere.
+    let (site, control, id) = running();
+    let task = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap();
+    until_stage(&site, &control, &task, "Keys");
+    site.host.lock().down = true;
+    assert_eq!(ended(&site, &control, &task).state, TaskState::Done);
+    assert_eq!(site.host.lock().residences[&id].place, Place::Leaving);
+    site.host.lock().down = false;
+    assert!(settle_down(&site, &control));
+    runs_on(&site, &control, id, "host2");
+
+    // The target of an attempt that was given up.
+    let (site, control, id) = running();
+    site.host.lock().live_orders_that_fail = vec![("send", "relay")];
+    let task = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap();
+    until_stage(&site, &control, &task, "Settle { end: Source }");
+    site.others[0].lock().down = true;
+    failed(&ended(&site, &control, &task));
+    assert_eq!(site.others[0].lock().residences[&id].place, Place::Coming);
+    assert!(site.host.lock().works(id));
+    site.others[0].lock().down = false;
+    assert!(settle_down(&site, &control));
+    assert!(!site.others[0].lock().vms.contains_key(&id));
+    runs_on(&site, &control, id, "host1");
+    assert!(control.inventory.read().alarms.iter().all(|alarm| !alarm.message.contains("runs on host")));
+}
+
+#[test]
+fn a_move_waits_for_the_key_server_and_does_without_it_when_it_is_cancelled() {
+    let (site, control, id) = running();
+    let task = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap();
+    until_stage(&site, &control, &task, "Keys");
+    site.keys.lock().unavailable = true;
+    assert!(settle_down(&site, &control));
+    let waits = control.show_task(task.id).unwrap().note.unwrap();
+    assert!(waits.contains("waiting for the key server"), "{waits}");
+    assert!(site.others[0].lock().works(id), "the guest goes on meanwhile");
+    site.keys.lock().unavailable = false;
+    assert_eq!(ended(&site, &control, &task).state, TaskState::Done);
+    assert!(site.keys.lock().fenced.contains(&(id, VmGeneration(2))));
+    runs_on(&site, &control, id, "host2");
+}
+
+/// It is cancelled after each number of steps: it ends on one host, and the guest works there.
+#[test]
+fn a_live_move_that_is_cancelled_ends_on_one_host() {
+    let mut ends = BTreeSet::new();
+    for steps in 0..24 {
+        for forgets in [false, true] {
+            let (site, control, id) = running();
+            let task = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap();
+            for _ in 0..steps {
+                let _ = control.advance(task.id);
+                site.work();
+            }
+            if forgets {
+                site.hosts().iter().for_each(|(_, host)| host.restart());
+            }
+            let _ = control.cancel_task(&caller(4), task.id);
+            let task = ended(&site, &control, &task);
+            let host = host_of(&control, "web1");
+            let expected = if task.state == TaskState::Done { "host2" } else { "host1" };
+            assert_eq!(host, expected, "after {steps} steps, {forgets}: {task:?}");
+            runs_on(&site, &control, id, expected);
+            ends.insert(host);
+        }
+    }
+    assert_eq!(ends.len(), 2, "cancelled too early and too late: {ends:?}");
+}
+
+/// The control plane is killed at each moment of a live move, and hostd is restarted then.
+#[test]
+fn a_live_move_ends_whenever_the_control_plane_was_killed() {
+    let mut ends = BTreeSet::new();
+    let mut moments = 1_i64;
+    while let Some(end) = killed_at(moments) {
+        ends.insert(end);
+        moments += 1;
+    }
+    println!("killed at each of the first {moments} moments of a live move: {ends:?}");
+    assert!(moments > 40 && ends.len() == 2, "{moments} {ends:?}");
+}
+
+/// Where the VM runs then; `None` if the move was over before that moment.
+fn killed_at(moments: i64) -> Option<String> {
+    let (site, control, id) = running();
+    let task = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap();
+    site.fuse.set(moments);
+    let killed = !settle_down(&site, &control);
+    site.fuse.set(i64::MAX);
+    let control = if killed {
+        drop(control);
+        site.hosts().iter().for_each(|(_, host)| host.restart());
+        site.control().unwrap()
+    } else {
+        control
+    };
+    let task = ended(&site, &control, &task);
+    let expected = if task.state == TaskState::Done { "host2" } else { "host1" };
+    runs_on(&site, &control, id, expected);
+    killed.then(|| expected.to_owned())
+}
+
+#[test]
+fn an_evacuation_moves_what_runs_and_shuts_down_only_what_cannot() {
+    let (site, control) = shared(2);
+    for number in 1..=3 {
+        control.create_vm(&caller(number), &on(&format!("web{number}"), "host1")).unwrap();
+    }
+    control.create_vm(&caller(4), &stays_on("swap1", "host1")).unwrap();
+    assert!(settle_down(&site, &control));
+    for (number, name) in ["web1", "web2", "swap1"].into_iter().enumerate() {
+        start(&site, &control, 10 + number as u64, name);
+    }
+    let evacuated = |request, shut_down| {
+        let how = EvacuateHost { shut_down, timeout_s: Some(5) };
+        let task = control.evacuate_host(&caller(request), "host1", &how).unwrap();
+        ended(&site, &control, &task)
+    };
+    let task = evacuated(20, false);
+    assert!(failed(&task).contains("1 VM could not be moved, and 3 were"), "{task:?}");
+    for name in ["web1", "web2"] {
+        let vm = control.show_vm(name).unwrap();
+        assert_eq!((vm.summary.power, vm.generation), (PowerState::Running, 2), "{name} was not restarted");
+        assert_ne!(vm.summary.host.as_deref(), Some("host1"));
+    }
+    let swap = control.show_vm("swap1").unwrap();
+    assert_eq!((swap.summary.power, swap.generation), (PowerState::Running, 1));
+    assert_eq!(evacuated(21, true).state, TaskState::Done);
+    assert_eq!(control.show_vm("swap1").unwrap().summary.power, PowerState::Running);
+    assert!(site.host.lock().vms.values().all(|vm| vm.power == HostPower::Stopped));
+    no_violations(&site);
+}
+
+fn fence(control: &Control, request: u64, host: &str) {
+    let wish = FenceHost { confirm: host.to_owned(), even_if_it_answers: false };
+    control.fence_host(&caller(request), host, &wish).unwrap();
+}
+
+/// A host is lost while a VM is between two of them: the guest goes on at the other one, and with
+/// its memory if that is there.
+#[test]
+fn a_vm_between_two_hosts_outlives_the_loss_of_either() {
+    for (stage, lost, power) in [
+        ("Send", 0, "restarted"),
+        ("TakeUp", 0, "restarted"),
+        ("Send", 1, "goes on"),
+        ("TakeUp", 1, "goes on"),
+        ("Settle { end: Target }", 1, "restarted"),
+    ] {
+        let (site, control) = on_a_cluster(1);
+        control.create_vm(&caller(1), &on("web1", "host1")).unwrap();
+        assert!(settle_down(&site, &control));
+        start(&site, &control, 2, "web1");
+        let id = control.show_vm("web1").unwrap().summary.id;
+        let task = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap();
+        until_stage(&site, &control, &task, stage);
+        let (_, host) = site.hosts().swap_remove(lost);
+        host.lose();
+        for _ in 0..5 {
+            for host in control.hosts() {
+                let _ = control.observe(host, Duration::ZERO);
+            }
+            let _ = control.advance(task.id);
+            site.pass(Duration::from_secs(60));
+        }
+        fence(&control, 4, if lost == 0 { "host1" } else { "host2" });
+        assert!(settle_down(&site, &control));
+        let (stays, generation) =
+            (if lost == 0 { "host2" } else { "host1" }, control.show_vm("web1").unwrap().generation);
+        assert_eq!(generation == 1, power == "goes on", "{stage} {lost}: start {generation}");
+        let (_, other) = site.hosts().swap_remove(1 - lost);
+        assert!(other.lock().works(id), "{stage} {lost}");
+        assert_eq!(host_of(&control, "web1"), stays, "{stage} {lost}");
+        no_violations(&site);
+    }
+}

@@ -1,0 +1,293 @@
+//! A VM moves between two machines while its guest counts, in its memory and on its disk: the
+//! program as administrators type it, the relay between the machines, and a recorder at the switch.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use strongroom_system_tests::{Scratch, datastore, put_test_guest, seed, take_place};
+
+use super::machines_support::{Cables, FIRST, Guests, Machine, Recorder, WITHIN, qemus_of};
+
+/// What the guest's memory is full of. It is typed in two parts, so that nothing but the memory has
+/// the whole.
+const MARKER: &str = "strongroom-memory-marker-5d1c";
+const FILLS: &str = "m=strongroom-memory; m=$m-marker-5d1c; yes $m | head -c 20000000 > /full";
+/// The guest counts in the second block of its disk, a write after the other.
+const COUNTING: &str = "(n=0; while n=$((n+1)); do printf '%-4096d' $n | \
+     dd of=/dev/vda bs=4096 seek=1 conv=notrunc,fsync 2>/dev/null; echo $n > /count; done) \
+     </dev/null >/dev/null 2>&1 &";
+/// What the guest has heard of, and then what the disk has.
+const CHECKS: &str = "c=$(cat /count); d=$(dd if=/dev/vda bs=4096 skip=1 count=1 iflag=direct 2>/dev/null | \
+     head -c 20); echo counted $c of $((d))";
+
+/// What a guest that counts has in its memory, and how far it has come.
+struct Counting {
+    full: String,
+    count: u64,
+}
+
+impl Counting {
+    /// It counts on over a console of its present host, its memory is as it was, and its disk has
+    /// every write that it has heard of.
+    #[track_caller]
+    fn goes_on(&mut self, machine: &Machine<'_>) {
+        let mut console = machine.console("web1");
+        console.session.wait_until(&format!("[ $(cat /count) -gt {} ]", self.count));
+        let said = console.session.run(CHECKS);
+        let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [heard, written] = numbers[..] else { panic!("{said}") };
+        assert!(written >= heard && heard > self.count, "{said} after {}", self.count);
+        assert_eq!(console.session.run("md5sum /full"), self.full);
+        self.count = heard;
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        println!("network namespaces need root; this test did nothing");
+        return;
+    }
+    let cables = Cables::lay(2);
+    let scratch = Scratch::new();
+    let _guests = Guests(&scratch);
+    let first = Machine::new(&scratch, &cables, 0);
+    let second = Machine::new(&scratch, &cables, 1);
+    let guest = put_test_guest(&scratch);
+    first.takes_guests_kernel();
+    let site = first.starts_site_with(&format!("--listen-guests {FIRST}:5691"));
+    let host = first.lets_join(&second);
+    let path = scratch.make_directory("shared");
+    first.runs(&format!("datastore add shared {} --host host1", path.display()));
+    first.runs("datastore add-host shared --host host2");
+    first.runs(&format!(
+        "vm create web1 --datastore shared --host host1 --memory 256M --net none --disk 16M --machine pc {guest}"
+    ));
+    let id = first.json("vm show web1")["id"].as_str().unwrap().to_owned();
+    let runs_on = |run: &str| qemus_of(&scratch, run, &id).len();
+    let _place = take_place();
+    first.runs("vm start web1");
+    let mut console = first.console("web1");
+    console.wait_until_ready();
+    let full = console.session.run(&format!("{FILLS}; md5sum /full"));
+    console.session.run(COUNTING);
+    drop(console);
+    let mut guest = Counting { full, count: 2 };
+    guest.goes_on(&first);
+
+    let recorder = Recorder::start(&scratch, &cables, "wire");
+    recorder.sees_what_is_plain(&first);
+    for (to, runs) in [("host2", (0, 1)), ("host1", (1, 0)), ("host2", (0, 1))] {
+        first.runs(&format!("vm migrate web1 --to {to} --pause-ms 2000"));
+        let vm = first.json("vm show web1");
+        assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some(to)), "{vm}");
+        assert_eq!((runs_on("first-run"), runs_on("run")), runs, "on {to}");
+        guest.goes_on(&first);
+    }
+    let recorded = recorder.end();
+    assert!(recorded.packets > 10_000, "{recorded:?}");
+    for secret in [MARKER, "web1", &id] {
+        assert_eq!(recorded.occurrences(secret), 0, "{secret} was on the wire");
+    }
+    let audit = scratch.path("first-home/keyserver/audit");
+    assert!(datastore::occurrences(&audit, b"the memory of VM web1 passes to host host2") > 0);
+
+    // The machine that it has left knows nothing of it, also after a restart, and the one that has
+    // it keeps it.
+    site.kill();
+    let site = first.starts_site_with(&format!("--listen-guests {FIRST}:5691"));
+    host.kill();
+    let host = second.starts_host("");
+    first.wait_until("vm show web1", "is known again", |vm| vm["power"] == "running");
+    assert_eq!((runs_on("first-run"), runs_on("run")), (0, 1));
+
+    // Cut off in the middle, it runs where it ran.
+    let task = first.json("vm migrate web1 --to host1 --bandwidth 1M --no-wait");
+    let show = format!("task show {}", task["id"].as_str().unwrap());
+    first.wait_until(&show, "is under way", |task| task["progress"]["done"].as_u64() > Some(1 << 20));
+    first.runs(&format!("task cancel {}", task["id"].as_str().unwrap()));
+    let ended = first.wait_until(&show, "has ended", |task| task["state"] != "running");
+    assert_eq!(ended["state"], "cancelled", "{ended}");
+    guest.goes_on(&first);
+    assert_eq!((runs_on("first-run"), runs_on("run")), (0, 1));
+
+    // The machine in maintenance gives up what runs.
+    first.runs("host evacuate host2");
+    let vm = first.json("vm show web1");
+    assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some("host1")), "{vm}");
+    guest.goes_on(&first);
+    first.runs("vm stop web1 --force");
+    first.runs("vm delete web1 --yes");
+    host.terminate(WITHIN);
+    site.terminate(WITHIN);
+}
+
+/// What happens during a move.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    Nothing,
+    /// The control plane's process is killed.
+    Control,
+    /// The key server's process is killed.
+    KeyServer,
+    /// hostd of a machine is killed.
+    Hostd(usize),
+    /// A relay, the supervisor or the worker of the VM is killed, on either machine.
+    Part(&'static str),
+    /// The QEMU of the VM is killed, on the machine with this number.
+    Qemu(usize),
+    /// The second machine is cut off for a while.
+    Cut,
+}
+
+const BLOWS: [Blow; 11] = [
+    Blow::Nothing,
+    Blow::Control,
+    Blow::KeyServer,
+    Blow::Hostd(0),
+    Blow::Hostd(1),
+    Blow::Part("memory-relay"),
+    Blow::Part("vm-supervisor"),
+    Blow::Part(" worker"),
+    Blow::Qemu(0),
+    Blow::Qemu(1),
+    Blow::Cut,
+];
+
+/// The guest reads its count before it writes the next one. If it is another one than it wrote,
+/// another guest writes, too, or an acknowledged write is lost.
+const COUNTING_ALONE: &str = "has() { v=$(dd if=/dev/vda bs=4096 skip=1 count=1 iflag=direct 2>/dev/null | \
+     tr -d '\\000 '); echo ${v:-0}; }; n=$(has); echo $n > /count; (while true; do v=$(has); [ $v = $n ] || \
+     { echo $v, not $n > /broken; break; }; n=$((n+1)); printf '%-4096d' $n | \
+     dd of=/dev/vda bs=4096 seek=1 conv=notrunc,fsync 2>/dev/null; echo $n > /count; done) \
+     </dev/null >/dev/null 2>&1 &";
+
+fn rounds() -> usize {
+    std::env::var("MIGRATION_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
+}
+
+/// Kills the processes in these network namespaces whose command lines have this.
+fn kill_all(ends: &[String], words: &str) {
+    for end in ends {
+        let listed = std::process::Command::new("ip").args(["netns", "pids", end]).output().unwrap();
+        for pid in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let pid = pid.parse().ok().and_then(Pid::from_raw);
+            if let Some(pid) = pid.filter(|_| line.contains(words)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Moves to and fro, and each time something is killed or cut off. The guest is on one machine
+/// then, with its memory unless its QEMU was killed, and no write that it has heard of is lost.
+#[test]
+#[ignore = "long: make migrations"]
+fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
+    if !rustix::process::geteuid().is_root() {
+        println!("network namespaces need root; this test did nothing");
+        return;
+    }
+    let seed = seed();
+    println!("STRONGROOM_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let cables = Cables::lay(2);
+    let scratch = Scratch::new();
+    let _guests = Guests(&scratch);
+    let machines = [0, 1].map(|number| Machine::new(&scratch, &cables, number));
+    let [first, second] = &machines;
+    let guest = put_test_guest(&scratch);
+    first.takes_guests_kernel();
+    let options = format!("--listen-guests {FIRST}:5691");
+    let site = first.starts_site_with(&options);
+    let mut host = Some(first.lets_join(second));
+    let path = scratch.make_directory("shared");
+    first.runs(&format!("datastore add shared {} --host host1", path.display()));
+    first.runs("datastore add-host shared --host host2");
+    first.runs(&format!(
+        "vm create web1 --datastore shared --host host1 --memory 192M --net none --disk 16M --restart never \
+         --machine pc {guest}"
+    ));
+    let id = first.json("vm show web1")["id"].as_str().unwrap().to_owned();
+    let _place = take_place();
+    let (mut heard, mut boots, mut moved) = (0, 0, 0);
+    for round in 0..rounds() {
+        let vm = first.json("vm show web1");
+        if vm["power"] != "running" {
+            first.runs("vm start web1");
+            let mut console = first.console("web1");
+            console.wait_until_ready();
+            console.session.run(&format!("{FILLS}; {COUNTING_ALONE}"));
+            console.session.wait_until(&format!("[ $(cat /count) -gt {heard} ]"));
+            boots += 1;
+        }
+        let from = first.json("vm show web1")["host"].as_str().unwrap().to_owned();
+        let to = if from == "host1" { "host2" } else { "host1" };
+        let blow = BLOWS[random.random_range(0..BLOWS.len())];
+        let before = Duration::from_millis(random.random_range(0..3000));
+        println!("round {round}: to {to}; {blow:?} after {before:?}");
+        let task = first.json(&format!("vm migrate web1 --to {to} --pause-ms 2000 --no-wait"));
+        std::thread::sleep(before);
+        match blow {
+            Blow::Nothing => {}
+            Blow::Control => kill_all(&cables.ends[..1], "--role control"),
+            Blow::KeyServer => kill_all(&cables.ends[..1], "keyserver run"),
+            // `serve` starts it again.
+            Blow::Hostd(0) => kill_all(&cables.ends[..1], "serve --role host"),
+            Blow::Hostd(_) => {
+                host.take().unwrap().kill();
+                host = Some(second.starts_host(""));
+            }
+            Blow::Part(words) => kill_all(&cables.ends, words),
+            Blow::Qemu(number) => {
+                let qemus = qemus_of(&scratch, machines[number].run(), &id);
+                for pid in qemus.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
+            Blow::Cut => {
+                cables.cut(1);
+                std::thread::sleep(Duration::from_millis(random.random_range(100..4000)));
+                cables.mend(1);
+            }
+        }
+        let show = format!("task show {}", task["id"].as_str().unwrap());
+        let task = first.wait_until(&show, "has ended", |task| task["state"] != "running");
+        println!("    {} {}", task["state"], task["error"]["message"]);
+        moved += usize::from(task["state"] == "done");
+        let is_known = |vm: &Value| {
+            let power = vm["power"].as_str().unwrap_or_default();
+            ["running", "stopped", "crashed"].contains(&power)
+        };
+        let vm = first.wait_until("vm show web1", "is known", is_known);
+        let (runs, is_on) = (vm["power"] == "running", vm["host"].as_str().unwrap().to_owned());
+        // What is left on the other machine is ended.
+        for machine in &machines {
+            if !(runs && is_on == machine.host()) {
+                machine.wait_until_gone(&id);
+            }
+        }
+        if !runs {
+            continue;
+        }
+        // To open a console is put on record there.
+        first.wait_until("keyserver status", "answers", |_| true);
+        let mut console = first.console("web1");
+        console.session.wait_until(&format!("[ -e /broken ] || [ $(cat /count) -gt {heard} ]"));
+        let broken = console.session.run("cat /broken 2>/dev/null; true");
+        assert_eq!(broken.trim(), "", "a write was lost, or another guest wrote");
+        heard = console.session.run("cat /count").trim().parse::<u64>().unwrap();
+    }
+    println!("{} moves of {} rounds, {boots} boots, counted to {heard}", moved, rounds());
+    assert!(moved > 0 && heard > 0);
+    let _ = first.tries("vm stop web1 --force");
+    first.runs("vm delete web1 --yes");
+    host.take().unwrap().terminate(WITHIN);
+    site.terminate(WITHIN);
+}
