@@ -218,6 +218,10 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
     let _place = take_place();
     let (mut heard, mut boots, mut moved) = (0, 0, 0);
     for round in 0..rounds() {
+        for machine in &machines {
+            let show = format!("host show {}", machine.host());
+            first.wait_until(&show, "answers", |host| host["state"] == "connected");
+        }
         let vm = first.json("vm show web1");
         if vm["power"] != "running" {
             first.runs("vm start web1");

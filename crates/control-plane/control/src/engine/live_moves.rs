@@ -40,6 +40,10 @@ use crate::keys::{KeyProblem, LiveMoveOf};
 use crate::problems;
 use crate::records::{LiveEnd, LiveMove, LiveStage, VmRecord, Work};
 
+/// The most live moves of a host at once, from it and to it together: they share its network, and
+/// the last part of each has to pass quickly. The rest wait.
+const AT_ONCE_OF_A_HOST: usize = 4;
+
 /// How the memory of a VM passes.
 ///
 /// # Errors
@@ -142,6 +146,15 @@ impl Control {
         source: &HostSeat,
         target: &HostSeat,
     ) -> Result<Next, Failure> {
+        if step.task.operation.is_none() && !step.task.task.cancelling {
+            let busy = [source, target].into_iter().find(|seat| self.has_its_share(seat.id));
+            if let Some(busy) = busy {
+                let note =
+                    format!("waiting: {AT_ONCE_OF_A_HOST} VMs move from or to host {} already", busy.name);
+                self.note(&step.task, note)?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+        }
         let offered = match self.operate(&step.task, &step.vm, source, |_| Some(OperationKind::Offer))? {
             Operated::Pending(next) => return Ok(next),
             Operated::Done(Some(OperationOutcome::Offer(offer))) => *offer,
@@ -361,6 +374,19 @@ impl Control {
     /// Ends a move of a VM that runs where it ran.
     fn stays_here(&self, step: &Step, problem: Option<Problem>) -> Result<Next, Failure> {
         self.end(step, &step.vm, self.draft(), problem.map_or(End::Cancelled, End::Failed))
+    }
+
+    /// Whether as many VMs move from or to a host as may.
+    fn has_its_share(&self, host: Uuid) -> bool {
+        let index = self.inventory.read();
+        let moves = index.open_tasks().filter(|task| match &task.work {
+            Work::Migrate(live) => {
+                let has_begun = task.operation.is_some() || live.stage != LiveStage::Offer;
+                has_begun && [live.from, live.to].contains(&host)
+            }
+            _ => false,
+        });
+        moves.count() >= AT_ONCE_OF_A_HOST
     }
 
     /// The record of a VM as it is at the target.

@@ -361,3 +361,39 @@ fn a_vm_between_two_hosts_outlives_the_loss_of_either() {
         no_violations(&site);
     }
 }
+
+/// Moves that are asked for at once take turns, and all are done.
+#[test]
+fn a_host_has_four_live_moves_at_once() {
+    let (site, control) = shared(1);
+    for number in 1..=7 {
+        let name = format!("web{number}");
+        control.create_vm(&caller(number), &on(&name, "host1")).unwrap();
+        assert!(settle_down(&site, &control));
+        start(&site, &control, 10 + number, &name);
+    }
+    let asked = |number: u64| {
+        control.move_to_host(&caller(20 + number), &format!("web{number}"), &to("host2")).unwrap()
+    };
+    let tasks: Vec<Task> = (1..=7).map(asked).collect();
+    let mut most = 0;
+    for _ in 0..200 {
+        for task in &tasks {
+            let _ = control.advance(task.id);
+        }
+        let coming = |inside: &crate::support::site::HostInside| {
+            inside.residences.values().filter(|known| known.place == Place::Coming).count()
+        };
+        most = most.max(coming(&site.others[0].lock()));
+        if most == 4 {
+            let waits = tasks.iter().filter_map(|task| control.show_task(task.id).unwrap().note);
+            assert!(waits.into_iter().all(|note| note.contains("4 VMs move from or to host")));
+        }
+        site.work();
+    }
+    assert_eq!(most, 4);
+    for task in &tasks {
+        assert_eq!(ended(&site, &control, task).state, TaskState::Done);
+    }
+    no_violations(&site);
+}
