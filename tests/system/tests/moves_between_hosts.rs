@@ -113,6 +113,8 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     first.runs("vm start web1");
     assert_eq!((runs_on("first-run"), runs_on("run")), (1, 0));
 
+    first.wait_until("host show host2", "answers", |host| host["state"] == "connected");
+
     // The first machine is evacuated. Its guest ignores the button, and is powered off.
     let task = first.json("host evacuate host1 --no-wait");
     let task = ended(&first, &task);

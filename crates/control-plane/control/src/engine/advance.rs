@@ -578,10 +578,7 @@ impl Control {
         seat: &HostSeat,
         kind: impl FnOnce(&Path) -> Option<OperationKind>,
     ) -> Result<Operated, Failure> {
-        let mut record = TaskRecord::clone(&step.task.record);
-        record.task.cancelling = false;
-        let task = Row { record: record.into(), revision: step.task.revision };
-        self.operate(&task, vm, seat, kind)
+        self.operate_while(&step.task, vm, seat, false, kind)
     }
 
     /// After an operation failed, sets the VM's desired state to its actual one.

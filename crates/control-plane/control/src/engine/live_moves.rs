@@ -106,7 +106,7 @@ impl LiveMove {
         Self { decision: self.decision.after(heard), ..self.clone() }
     }
 
-    /// What comes after a host has done what is decided; `None` at the end.
+    /// What comes after a host has done what is decided.
     fn after(&self, settled: LiveEnd) -> LiveStage {
         match (self.decision, settled) {
             (Decision::Committed, LiveEnd::Target) => LiveStage::Keys,
@@ -180,6 +180,9 @@ impl Control {
         };
         let permit = match self.keys.permit_move(&of) {
             Ok(permit) => permit,
+            Err(KeyProblem::Unavailable(_)) if step.task.task.cancelling => {
+                return self.stays_here(step, None);
+            }
             Err(KeyProblem::Unavailable(reason)) => {
                 self.note_key(&step.task, format!("waiting for the key server: {reason}"))?;
                 return Ok(Next::Wait(RETRY_PAUSE));

@@ -54,8 +54,21 @@ impl Control {
         seat: &HostSeat,
         kind: impl FnOnce(&Path) -> Option<OperationKind>,
     ) -> Result<Operated, Failure> {
+        self.operate_while(task, vm, seat, task.task.cancelling, kind)
+    }
+
+    /// As [`operate`](Self::operate); `cancels` says whether the operation ends because the task
+    /// does.
+    pub(super) fn operate_while(
+        &self,
+        task: &Row<TaskRecord>,
+        vm: &VmRecord,
+        seat: &HostSeat,
+        cancels: bool,
+        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+    ) -> Result<Operated, Failure> {
         let Some(operation) = task.operation else {
-            if task.task.cancelling {
+            if cancels {
                 return Ok(Operated::Forgotten);
             }
             let operation = OperationId::random();
@@ -75,13 +88,13 @@ impl Control {
         };
         let state = match known {
             Some(state) => state,
-            None if task.task.cancelling => return Ok(Operated::Forgotten),
+            None if cancels => return Ok(Operated::Forgotten),
             None => match self.ask(task, vm, seat, operation, kind)? {
                 Asked::Accepted(state) => state,
                 Asked::Ended(other) => return Ok(other),
             },
         };
-        if task.task.cancelling
+        if cancels
             && !state.state.is_final()
             && let Err(error) = seat.host.cancel(operation)
         {

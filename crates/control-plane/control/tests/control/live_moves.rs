@@ -211,6 +211,31 @@ fn what_a_silent_host_has_kept_is_ended_when_it_answers_and_nobody_waits_for_it(
     assert!(control.inventory.read().alarms.iter().all(|alarm| !alarm.message.contains("runs on host")));
 }
 
+/// A move that has not begun waits for the key server, too, and ends without it when it is
+/// cancelled.
+#[test]
+fn a_move_that_waits_for_its_keys_is_cancelled() {
+    for steps in 1..=5 {
+        let (site, control, id) = running();
+        let task = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap();
+        for _ in 0..steps {
+            let _ = control.advance(task.id);
+            site.work();
+        }
+        site.keys.lock().unavailable = true;
+        assert!(settle_down(&site, &control));
+        let _ = control.cancel_task(&caller(4), task.id);
+        for _ in 0..3 {
+            assert!(settle_down(&site, &control));
+        }
+        let task = control.show_task(task.id).unwrap();
+        assert!(task.state.is_over(), "after {steps} steps: {task:?}");
+        site.keys.lock().unavailable = false;
+        let host = if task.state == TaskState::Done { "host2" } else { "host1" };
+        runs_on(&site, &control, id, host);
+    }
+}
+
 #[test]
 fn a_move_waits_for_the_key_server_and_does_without_it_when_it_is_cancelled() {
     let (site, control, id) = running();
