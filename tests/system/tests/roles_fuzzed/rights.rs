@@ -244,8 +244,10 @@ pub fn gained(caller: &Caller, before: &State, after: &State) -> Vec<String> {
         let users = array(&state.site["users"]).flat_map(|user| array(&user["grants"]));
         users.chain(array(&state.site["groups"])).chain(array(&state.site["tokens"])).cloned().collect()
     };
-    let earlier = grants(before);
-    for new in grants(after).iter().filter(|grant| !earlier.contains(grant)) {
+    // A scope is shown by name, which an object loses when it is deleted.
+    let of = |grant: &Value| json!([grant["id"], grant["role"], grant["scope"]["type"]]);
+    let earlier: Vec<Value> = grants(before).iter().map(of).collect();
+    for new in grants(after).iter().filter(|grant| !earlier.contains(&of(grant))) {
         // A role that was deleted since gives nothing.
         let given = new["role"].as_str().and_then(|role| roles.get(role)).cloned().unwrap_or_default();
         if !given.is_subset(&caller.privileges) {
