@@ -25,8 +25,10 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, WaitOptions, pidfd_open, set_dumpable_behavior, waitpid,
@@ -259,6 +261,27 @@ impl StorageProcess {
         self.child.id()
     }
 
+    /// Waits for its end. Returns whether it has ended.
+    pub fn wait(&mut self, within: Duration) -> bool {
+        let deadline = Instant::now() + within;
+        if self.reap() {
+            return true;
+        }
+        // Without a descriptor, it is not waited for.
+        let Ok(pidfd) = self.pidfd() else { return false };
+        while !self.reap() {
+            // Rounded up to a millisecond, so that a deadline is over when poll says so.
+            let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+            let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
+                Ok(0) => return self.reap(),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
     /// Kills it, and waits for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -402,5 +425,15 @@ mod tests {
         assert_eq!(receive::<Report>(&theirs).unwrap().0, Report::Done);
         told(r#"{"format":2,"message":"ready"}"#);
         assert!(matches!(receive::<Report>(&theirs), Err(ProcessError::Format(FormatError::Unknown { .. }))));
+    }
+
+    #[test]
+    fn a_process_is_waited_for_until_it_ends_and_no_longer_than_said() {
+        let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut process = StorageProcess { child };
+        assert!(!process.wait(Duration::from_millis(1)), "it reads");
+        drop(process.child.stdin.take());
+        assert!(process.wait(Duration::from_secs(60)));
+        assert!(process.wait(Duration::ZERO), "it has ended");
     }
 }

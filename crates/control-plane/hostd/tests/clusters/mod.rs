@@ -1,6 +1,9 @@
 //! VMs whose datastore is on a real Ceph cluster: their whole life, with the storage process, the
 //! supervisor and hostd killed in it, and a cluster that stops.
 
+use std::path::PathBuf;
+
+use strongroom_confine::cgroup_of;
 use strongroom_datastore::file::storage::cluster_of;
 use strongroom_host::protocol::{
     CloneSource, Datastore, DatastoreState, DiskFrontend, DiskKey, Fencing, FencingRequest, NewVmSnapshot,
@@ -106,6 +109,21 @@ impl Subject {
         };
         pids.filter(is_one).collect()
     }
+
+    /// The cgroup of the VM that runs, if the host gives it one.
+    fn cgroup(&self) -> Option<PathBuf> {
+        let [storage, ..] = self.storage_processes()[..] else { panic!("it has no storage process") };
+        let cgroup = cgroup_of(storage)?;
+        let name = cgroup.file_name()?.to_str()?.to_owned();
+        name.ends_with(&format!("-vm-{}", self.spec.name)).then_some(cgroup)
+    }
+}
+
+/// Waits until a cgroup, if there was one, is removed after all of its processes.
+fn is_removed(cgroup: Option<PathBuf>) {
+    if let Some(cgroup) = cgroup {
+        until("the VM's cgroup is removed", || (!cgroup.exists()).then_some(()));
+    }
 }
 
 fn parent_of(pid: u32) -> Option<u32> {
@@ -140,12 +158,16 @@ pub fn lives() {
     let mut console = subject.host.console(&subject.spec);
     counts(&mut console, 3);
 
+    let cgroup = subject.cgroup();
     subject.done(OperationKind::Suspend);
     subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Suspended);
+    is_removed(cgroup);
     subject.host.assert_nowhere(MARKER);
     let mut console = subject.start();
     counts(&mut console, 4);
+    let cgroup = subject.cgroup();
     subject.done(FORCED);
+    is_removed(cgroup);
 
     // Off: other keys, with and without the data, then a snapshot more, and a clone of each kind.
     for data in [false, true] {

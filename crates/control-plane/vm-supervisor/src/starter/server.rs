@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags, inotify, openat};
@@ -47,6 +48,10 @@ const WORKERS_MAX: usize = 2 * (DISKS_MAX + 1);
 /// The most storage processes of a VM at once: one in use, and those before it that workers still
 /// have files of.
 const STORAGES_MAX: usize = 4;
+
+/// How long storage processes that nobody uses any more may take to end: they tell the cluster. One
+/// whose cluster does not answer goes on, and its cgroup is removed at the start of another VM.
+const STORAGES_END_WITHIN: Duration = Duration::from_secs(30);
 
 /// The most requests in progress; others wait. A supervisor has no more: one thread for each
 /// volume, and a few others.
@@ -199,7 +204,15 @@ pub fn serve(
     server.workers.wait_for_all();
     // QEMU outlives a killed supervisor, and keeps its cgroup.
     let lives = server.kept.lock().iter().any(Kept::is_alive);
-    if lives { std::process::exit(0) } else { Ok(()) }
+    if lives {
+        std::process::exit(0);
+    }
+    // The cgroup can be removed once they have left it.
+    let deadline = Instant::now() + STORAGES_END_WITHIN;
+    for storage in server.storages.lock().iter_mut() {
+        storage.wait(deadline.saturating_duration_since(Instant::now()));
+    }
+    Ok(())
 }
 
 impl Kept {
