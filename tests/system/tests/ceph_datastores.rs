@@ -95,7 +95,7 @@ fn a_vm_of_a_lost_host_runs_on_another_one() {
     let guest = put_test_guest(&scratch);
     first.takes_guests_kernel();
     let site = first.starts_site_with(&format!("--listen-guests {FIRST}:5691"));
-    let host = first.lets_join(&second);
+    let mut host = first.lets_join(&second);
     let (conf, keyring) = (cluster.conf.display().to_string(), cluster.conf.with_file_name("keyring"));
     let files = format!("--conf {conf} --keyring {}", keyring.display());
     for user in ["client.host1", "client.host2"] {
@@ -172,6 +172,14 @@ fn a_vm_of_a_lost_host_runs_on_another_one() {
     first.wait_until("host show host2", "answers", |host| host["state"] == "connected");
     let refused = first.is_refused("host admit host2");
     assert!(refused.contains("has not started again"), "{refused}");
+    let datastore = first.wait_until("datastore show big", "says why host2 is refused", |datastore| {
+        datastore["hosts"][1]["reason"].as_str().is_some_and(|reason| reason.contains("declared lost"))
+    });
+    let reason = datastore["hosts"][1]["reason"].as_str().unwrap();
+    assert!(reason.contains("host2") && reason.contains("`strongroom host admit host2`"), "{datastore}");
+    let says_what_to_do =
+        |line: &str| line.contains("ERROR") && line.contains("`strongroom host admit host2`");
+    host.wait_for_line("what to do", WITHIN, says_what_to_do);
     second.wait_until_gone(&id);
     assert_eq!(console.session.run(COUNT), count, "a write of the lost host landed");
     let vm = first.json("vm show web1");
@@ -185,9 +193,9 @@ fn a_vm_of_a_lost_host_runs_on_another_one() {
     let host = second.starts_host("");
     first.wait_until("host show host2", "answers", |host| host["state"] == "connected");
     first.runs("host admit host2");
-    first.wait_until("datastore show big", "is reached by both", |datastore| {
-        datastore["hosts"].as_array().unwrap().iter().all(|host| host["state"] == "available")
-    });
+    let datastore = first.json("datastore show big");
+    let states: Vec<_> = datastore["hosts"].as_array().unwrap().iter().map(|host| &host["state"]).collect();
+    assert_eq!(states, ["available"; 2], "{datastore}");
     drop(console);
     first.runs("vm stop web1 --force");
     first.runs("vm migrate web1 --to host2");

@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,9 @@ enum Report {
     Done,
     Failed {
         reason: String,
+        /// This host was declared lost.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_fenced: bool,
     },
 }
 
@@ -113,6 +116,9 @@ pub enum ProcessError {
     /// The storage process cannot use the cluster.
     #[error("{0}")]
     Refused(String),
+    /// This host was declared lost, and the cluster refuses it.
+    #[error("{0}")]
+    Fenced(String),
     /// The kernel's error.
     #[error("the storage process failed: {0}")]
     System(#[from] Errno),
@@ -136,6 +142,10 @@ fn receive<M: DeserializeOwned>(socket: &PacketSocket) -> Result<(M, Vec<OwnedFd
     let mut room = vec![0; MESSAGE_BYTES_MAX];
     let (bytes, files) = socket.receive(&mut room, 1)?;
     Ok((FORMATS.decode(bytes)?.1, files))
+}
+
+fn refused(reason: String, is_fenced: bool) -> ProcessError {
+    if is_fenced { ProcessError::Fenced(reason) } else { ProcessError::Refused(reason) }
 }
 
 /// The name of the program's command that is a storage process.
@@ -188,7 +198,7 @@ impl StorageProgram {
             Report::Ready => {
                 Err(ProcessError::Refused("the storage process carries out no orders".to_owned()))
             }
-            Report::Failed { reason } => Err(ProcessError::Refused(reason)),
+            Report::Failed { reason, is_fenced } => Err(refused(reason, is_fenced)),
         }
     }
 }
@@ -215,7 +225,7 @@ impl StorageProcess {
         match report {
             Report::Ready => Ok((process, socket.into_socket())),
             Report::Done => Err(ProcessError::Refused("the storage process serves nothing".to_owned())),
-            Report::Failed { reason } => Err(ProcessError::Refused(reason)),
+            Report::Failed { reason, is_fenced } => Err(refused(reason, is_fenced)),
         }
     }
 
@@ -311,7 +321,22 @@ pub struct StorageStarter {
     /// Those that have been started and not reaped.
     processes: Mutex<Vec<StorageProcess>>,
     /// Why the last one could not be started.
-    refusal: Mutex<Option<String>>,
+    refusal: Mutex<Option<Refusal>>,
+}
+
+/// Why a datastore cannot be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason, for a person.
+    pub reason: String,
+    /// Whether this host was declared lost.
+    pub is_fenced: bool,
+}
+
+impl From<&ProcessError> for Refusal {
+    fn from(error: &ProcessError) -> Self {
+        Self { reason: error.to_string(), is_fenced: matches!(error, ProcessError::Fenced(_)) }
+    }
 }
 
 impl StorageStarter {
@@ -327,7 +352,7 @@ impl StorageStarter {
     }
 
     /// Why the last process could not be started.
-    pub fn refusal(&self) -> Option<String> {
+    pub fn refusal(&self) -> Option<Refusal> {
         self.refusal.lock().clone()
     }
 
@@ -335,9 +360,9 @@ impl StorageStarter {
         let mut processes = self.processes.lock();
         processes.retain_mut(|process| !process.reap());
         let started = self.program.start(&self.mount, None);
-        let refusal = started.as_ref().err().map(ToString::to_string);
+        let refusal = started.as_ref().err().map(Refusal::from);
         let former = std::mem::replace(&mut *self.refusal.lock(), refusal.clone());
-        if let Some(reason) = refusal.filter(|reason| former.as_ref() != Some(reason)) {
+        if let Some(Refusal { reason, .. }) = refusal.filter(|now| former.as_ref() != Some(now)) {
             let CephPools { pool, namespace, .. } = &self.mount.pools;
             tracing::error!(%pool, %namespace, "the datastore cannot be reached: {reason}");
         }
@@ -360,15 +385,44 @@ pub fn process_main(socket: OwnedFd) -> Result<(), ProcessError> {
         Ok((None, _lease)) => send(&socket, &Report::Done),
         Ok((Some(storage), _lease)) => {
             send(&socket, &Report::Ready)?;
-            let server = Server::new(storage, || IdleReactor::new().map(Rc::new));
+            let notice = Notice::of(&storage);
+            let server = Server::new(storage, || IdleReactor::new().map(Rc::new))
+                .telling_errors(move |errno| notice.hear(errno));
             server.serve(socket.into_socket())?;
             server.wait_until_unused();
             Ok(())
         }
         Err(error) => {
             // If the supervisor is gone, the report cannot be delivered.
-            let _ = send(&socket, &Report::Failed { reason: error.to_string() });
+            let is_fenced = matches!(&error, ProcessError::Ceph(CephError::Fenced { .. }));
+            let _ = send(&socket, &Report::Failed { reason: error.to_string(), is_fenced });
             Err(error)
+        }
+    }
+}
+
+/// Logs once that the cluster refuses this process.
+struct Notice {
+    user: String,
+    once: Once,
+}
+
+impl Notice {
+    fn of(storage: &RbdStorage) -> Self {
+        Self { user: storage.own_user().to_owned(), once: Once::new() }
+    }
+
+    /// Hears the error of a request.
+    fn hear(&self, errno: Errno) {
+        // librados has one number for that, whatever the request was.
+        if errno == Errno::SHUTDOWN {
+            self.once.call_once(|| {
+                tracing::error!(
+                    user = %self.user,
+                    "the cluster refuses this host, and nothing that it writes lands any more; if it was \
+                     declared lost, restart its machine, then let it in again: `strongroom host admit HOST`"
+                );
+            });
         }
     }
 }
@@ -415,7 +469,10 @@ mod tests {
         told(r#"{"format":1,"message":"ready"}"#);
         assert_eq!(receive::<Report>(&theirs).unwrap().0, Report::Ready);
         told(r#"{"format":1,"message":{"failed":{"reason":"no"}}}"#);
-        assert_eq!(receive::<Report>(&theirs).unwrap().0, Report::Failed { reason: "no".to_owned() });
+        let failed = |is_fenced| Report::Failed { reason: "no".to_owned(), is_fenced };
+        assert_eq!(receive::<Report>(&theirs).unwrap().0, failed(false));
+        send(&ours, &failed(true)).unwrap();
+        assert_eq!(receive::<Report>(&theirs).unwrap().0, failed(true));
         told(
             r#"{"format":1,"message":{"mount":{"pools":{"pool":"rep2","namespace":"n"},"client":{"user":"client.a","conf":"/c","keyring":"/k"}},"order":{"fence":"client.b"}}}"#,
         );

@@ -178,6 +178,11 @@ impl RbdStorage {
         self.0.cluster.own_address()
     }
 
+    /// The cephx user of this client.
+    pub fn own_user(&self) -> &str {
+        self.0.own.user()
+    }
+
     /// Fences the instances that a killed process of this machine, or an earlier boot of it, has
     /// left.
     fn forget_the_ended(&self) -> Result<(), Errno> {

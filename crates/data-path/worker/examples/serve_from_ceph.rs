@@ -111,7 +111,10 @@ impl Wanted {
         };
         match create_on(&storage, name, &options) {
             Ok(_) | Err(DatastoreError::Exists { .. }) => {}
-            Err(error) => return Err(starter.refusal().unwrap_or_else(|| error.to_string()).into()),
+            Err(error) => {
+                let refusal = starter.refusal();
+                return Err(refusal.map_or_else(|| error.to_string(), |refusal| refusal.reason).into());
+            }
         }
         let options = OpenOptions {
             protection,

@@ -6,7 +6,7 @@
 //!         shut out -> each of its VMs there: it is of another host, with the next generation
 //!         -> that host: it has the VM, durably -> a VM that is wanted on is started there
 //! admit   the host answers, and its machine has started again -> another host of each datastore:
-//!         it may connect -> inventory: it gets VMs again
+//!         it may connect -> inventory: it gets VMs again -> the host looks at its datastores
 //! ```
 //!
 //! A person declares that a host is lost; nothing here decides it. Only the cluster's refusal makes
@@ -22,13 +22,14 @@ use strongroom_types::{CephUser, DatastoreId, VmId};
 use uuid::Uuid;
 
 use super::alarms::host_object;
+use super::datastores::looked_through;
 use super::moves::needs_elsewhere;
 use super::placement::{Among, Choice};
 use super::wishes::Caller;
 use super::{Control, HostSeat};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
-use crate::records::{FencedHost, HostRecord, ObservedRecord, TaskRecord, VmRecord, Work};
+use crate::records::{FencedHost, HostRecord, Mount, ObservedRecord, TaskRecord, VmRecord, Work};
 
 /// A datastore on a cluster, of a host that is lost or back.
 struct Shut {
@@ -180,7 +181,26 @@ impl Control {
             let host = host_of(index, seat)?;
             Ok(((), self.fenced_draft(seat, host, None, "host.admitted", message.clone())))
         })?;
+        self.have_it_look(seat);
         self.show_host(named)
+    }
+
+    /// Has an admitted host look at its datastores on clusters, so that it gets VMs at once. One
+    /// that cannot be read yet is looked at by the host again and again.
+    fn have_it_look(&self, seat: &HostSeat) {
+        let mounts: Vec<Mount> = {
+            let index = self.inventory.read();
+            let mounts = index.datastores.iter().filter_map(|datastore| datastore.on(seat.id));
+            mounts.filter(|mount| mount.client.is_some()).cloned().collect()
+        };
+        for mount in mounts {
+            if let Err(error) = seat.host.look_through(&looked_through(&mount)) {
+                tracing::warn!(host = %seat.name, %error, "an admitted host does not look at its datastore");
+            }
+        }
+        if let Err(error) = self.hear_state(seat) {
+            tracing::warn!(host = %seat.name, %error, "an admitted host does not say how it is");
+        }
     }
 
     /// The datastores on clusters of a host, each with the others that reach it.

@@ -13,7 +13,7 @@ use strongroom_datastore::file::storage::cluster_path;
 use strongroom_types::Redundancy;
 
 use crate::placement::{datastore, host_of, on};
-use crate::support::{Site, caller, create, settle_down};
+use crate::support::{REFUSED, Site, caller, create, settle_down};
 
 fn pools(name: &str, host: &str, user: &str) -> AddDatastore {
     let wish = serde_json::json!({ "name": name, "host": host,
@@ -312,12 +312,18 @@ fn a_vm_of_a_lost_host_is_of_another_one_once_that_host_is_shut_out() {
     refused(same, ErrorCode::Conflict, &["not started again", "restart the machine"]);
     assert_eq!(site.host.lock().storage.lock().fenced.len(), 1);
     site.host.lock().boot_id = Some("second".to_owned());
+    let big = control.show_datastore("big").unwrap().id;
+    site.host.lock().missing.insert(cluster_path(big), REFUSED.to_owned());
     drop(control);
     let control = site.control().unwrap();
     assert!(settle_down(&site, &control));
+    let state = || control.show_datastore("big").unwrap().hosts[0].state;
+    assert_eq!(state(), DatastoreState::Unavailable);
     let shown = control.admit_host(&caller(9), "host1", &AdmitHost::default()).unwrap();
     assert!(shown.fenced.is_none());
     assert_eq!(site.host.lock().storage.lock().fenced.len(), 0);
+    // The host was told to look, so it gets VMs at once.
+    assert_eq!(state(), DatastoreState::Available);
     control.create_vm(&caller(10), &on("web2", "host1")).unwrap();
     assert!(settle_down(&site, &control));
 }

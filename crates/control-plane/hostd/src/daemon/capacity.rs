@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use strongroom_datastore::file::identity;
 use strongroom_datastore::file::storage::file_system_of;
+use strongroom_datastore::file::{DatastoreError, identity};
 use strongroom_host::protocol::{
     Accelerator, Capabilities, Datastore, DatastoreState, Problem, Programs, QemuFound, Topology,
 };
@@ -114,23 +114,27 @@ pub fn missing(config: &DatastoreConfig, reason: String) -> Datastore {
 
 /// Returns the state of a datastore.
 pub fn datastore(config: &DatastoreConfig) -> Datastore {
+    try_datastore(config).unwrap_or_else(|error| missing(config, error.to_string()))
+}
+
+/// As [`datastore`].
+///
+/// # Errors
+/// If it cannot be read.
+pub fn try_datastore(config: &DatastoreConfig) -> Result<Datastore, DatastoreError> {
     let path = config.path.clone();
-    let missing = |reason: String| missing(config, reason);
-    match identity(&path) {
-        Ok(Some(id)) if id == config.id => {}
-        Ok(Some(id)) => return missing(format!("another datastore ({id}) is there now")),
-        Ok(None) => return missing("the directory is no datastore now; is its disk mounted?".to_owned()),
-        Err(error) => return missing(error.to_string()),
+    let missing = |reason: String| Ok(missing(config, reason));
+    match identity(&path)? {
+        Some(id) if id == config.id => {}
+        Some(id) => return missing(format!("another datastore ({id}) is there now")),
+        None => return missing("the directory is no datastore now; is its disk mounted?".to_owned()),
     }
-    let space = match file_system_of(&path) {
-        Ok(space) => space,
-        Err(error) => return missing(error.to_string()),
-    };
+    let space = file_system_of(&path)?;
     let (total_bytes, free_bytes, redundancy) = (space.total_bytes, space.available_bytes, space.redundancy);
     let full = free_bytes < FULL_BELOW_BYTES;
     let state = if full { DatastoreState::Full } else { DatastoreState::Ready };
     let reason = full.then(|| "there is no room for anything new".to_owned());
-    Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason, redundancy }
+    Ok(Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason, redundancy })
 }
 
 /// Checks that a directory is the datastore with this id. Marks nothing.

@@ -56,7 +56,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 
 pub use self::changes::ChangeLog;
-use self::clusters::{Clusters, Connection};
+use self::clusters::{Clusters, Connection, Follower};
 use self::config::{DATASTORES_MAX, DatastoreConfig, HostConfig};
 pub use self::link::SupervisorProgram;
 use self::operations::blocking;
@@ -194,7 +194,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
         notes: options.notes,
         supervisor: options.supervisor,
         launcher: options.launcher,
-        clusters: Clusters::new(options.storage),
+        clusters: Clusters::new(options.storage, config.name.clone()),
         vms: Vms::new(Arc::clone(&changes)),
         queue: Queue::new(Arc::clone(&changes), config.reencryptions_max),
         changes,
@@ -271,14 +271,20 @@ impl Hostd {
         datastore: &DatastoreConfig,
         connection: Option<Connection>,
     ) -> io::Result<()> {
-        let hostd = Arc::downgrade(self);
+        let (scanning, telling) = (Arc::downgrade(self), Arc::downgrade(self));
         let on_ready = move |datastore: &DatastoreConfig| {
-            if let Some(hostd) = hostd.upgrade() {
+            if let Some(hostd) = scanning.upgrade() {
                 hostd.scan(&datastore.path);
+            }
+        };
+        // Whoever asks because of that is told the new state.
+        let on_change = move || {
+            if let Some(hostd) = telling.upgrade() {
                 hostd.changes.add(ChangedObject::Host);
             }
         };
-        self.clusters.mount(datastore, connection, Arc::new(on_ready))
+        let follower = Follower { on_ready: Box::new(on_ready), on_change: Box::new(on_change) };
+        self.clusters.mount(datastore, connection, follower)
     }
 
     /// The first packet of a supervisor, with the datastores on clusters that its task needs.
@@ -414,7 +420,7 @@ impl Hostd {
             let message = format!("{} is no datastore of this host", path.display());
             return Err(Problem::new("no_such_datastore", message).with_next_step("add it first"));
         };
-        let found = self.state_of(&used);
+        let found = self.clusters.look(&used).unwrap_or_else(|| capacity::datastore(&used));
         if found.state == DatastoreState::Ready {
             self.scan(path);
             self.vms.forget_missing(path);

@@ -10,7 +10,7 @@ use strongroom_host::protocol::{
     OperationKind, OperationOutcome, PowerState, SnapshotChange, StartOptions, VmSpec,
 };
 use strongroom_test_peers::CephCluster;
-use strongroom_types::{CephClient, CephMount, CephPools, DatastoreId, SnapshotId, VolumeSize};
+use strongroom_types::{CephClient, CephMount, CephPools, CephUser, DatastoreId, SnapshotId, VolumeSize};
 
 use super::FORCED;
 use crate::support::{Console, Host, KeySite, kill, until};
@@ -245,14 +245,26 @@ pub fn is_taken_over() {
     let (generation, kind) = start(3);
     let refused = second.refused(&spec, generation, kind);
     assert!(refused.message.contains("disk0"), "{refused}");
-    let user = "client.host1".parse().unwrap();
-    second.fence(&FencingRequest { datastore: id, user, fencing: Fencing::Fence });
+    let user: CephUser = "client.host1".parse().unwrap();
+    let order = |fencing| second.fence(&FencingRequest { datastore: id, user: user.clone(), fencing });
+    order(Fencing::Fence);
+    // The first one finds out, and says what to do.
+    let path = &subject.datastore.path;
+    let look = || subject.host.try_look_at(path).unwrap();
+    let found =
+        until("it is refused", || Some(look()).filter(|found| found.state == DatastoreState::Missing));
+    let reason = found.reason.unwrap();
+    assert!(reason.contains("host host1 was declared lost"), "{reason}");
+    assert!(reason.contains("`strongroom host admit host1`"), "{reason}");
     let (generation, kind) = start(4);
     second.done(&spec, generation, kind);
     second.console(&spec).await_line("ready");
     second.done(&spec, 4, FORCED);
     second.done(&spec, 4, OperationKind::Delete);
     second.assert_nobody_left();
+    // It is let in again, and notices that as soon as it is told to look.
+    order(Fencing::Admit);
+    assert_eq!(look().state, DatastoreState::Ready);
     // What is left of the first one has no disk, and ends with it.
     subject.host.end_vms();
 }

@@ -264,7 +264,12 @@ impl Host {
     }
 
     pub fn try_look_through(&self) -> Result<Datastore, ClientError> {
-        let request = DatastoreRequest { path: self.path("ds"), expected: None, ceph: None };
+        self.try_look_at(&self.path("ds"))
+    }
+
+    /// Makes hostd rescan another datastore. Returns what it finds.
+    pub fn try_look_at(&self, path: &Path) -> Result<Datastore, ClientError> {
+        let request = DatastoreRequest { path: path.to_owned(), expected: None, ceph: None };
         self.runtime.block_on(self.client.look_through(&request))
     }
 

@@ -39,10 +39,10 @@ pub enum CephError {
         /// The loader's message.
         reason: String,
     },
-    /// The host's user was fenced.
+    /// This host's user was fenced.
     #[error(
-        "the host of the Ceph user {user} was declared lost, and its clients are refused; it has to be \
-         admitted again"
+        "this host, which is {user} to the cluster, was declared lost, and the cluster refuses it; restart \
+         its machine, then let it in again: `strongroom host admit HOST`"
     )]
     Fenced {
         /// The user.

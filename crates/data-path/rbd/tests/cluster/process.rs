@@ -128,10 +128,10 @@ fn a_process_shuts_another_host_out_and_admits_it() {
     order(HostOrder::Fence(user.clone())).unwrap();
     order(HostOrder::Fence(user.clone())).unwrap();
     assert!(storage.make_directory(Path::new("vm2")).is_err(), "it still writes");
-    let Err(ProcessError::Refused(reason)) = StorageProcess::start(&mut command(), &second, None) else {
+    let Err(ProcessError::Fenced(reason)) = StorageProcess::start(&mut command(), &second, None) else {
         panic!("it is connected again")
     };
-    assert!(reason.contains("client.host2"), "{reason}");
+    assert!(reason.contains("client.host2") && reason.contains("strongroom host admit"), "{reason}");
     let Err(ProcessError::Refused(reason)) = order(HostOrder::Fence(first.client.user.clone())) else {
         panic!("it has shut itself out")
     };

@@ -40,6 +40,14 @@ impl RemoteStorage {
     }
 }
 
+impl RemoteStorage {
+    /// Gives up the connection to the server. The next request starts another one; what is open
+    /// stays open.
+    pub fn hang_up(&self) {
+        *self.0.connection.lock() = None;
+    }
+}
+
 impl Shared {
     /// The connection to the server, which is started if there is none but `lost`.
     fn connection(&self, lost: Option<&Arc<Connection>>) -> Result<Arc<Connection>, Errno> {

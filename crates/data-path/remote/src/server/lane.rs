@@ -325,6 +325,9 @@ impl Lane {
     }
 
     fn complete(&mut self, tag: u64, result: Result<(), IoError>) -> Result<(), Broken> {
+        if let Err(IoError::Device(errno)) = result {
+            (self.server.0.tells_errors)(Errno::from_raw_os_error(errno.0));
+        }
         self.must_wake |= self.ring.complete(Ended { tag, code: code_of(result) })?;
         Ok(())
     }

@@ -30,6 +30,8 @@ pub const OBJECTS_MAX: usize = 4096;
 /// The stack of an object's thread; librados has threads of its own.
 const STACK_BYTES: usize = 512 << 10;
 
+type TellsErrors = dyn Fn(Errno) + Send + Sync;
+
 type MakesLoops = dyn Fn() -> Result<Box<dyn EventLoop>, IoError> + Send + Sync;
 
 /// Serves a storage to other processes. Clones share it.
@@ -40,6 +42,7 @@ struct Shared {
     id: Uuid,
     storage: Box<dyn Storage>,
     event_loops: Box<MakesLoops>,
+    tells_errors: Box<TellsErrors>,
     files: Mutex<HashMap<Uuid, Weak<ServedFile>>>,
     lanes: Mutex<HashMap<Uuid, Weak<LaneDoor>>>,
     objects: Mutex<usize>,
@@ -89,11 +92,23 @@ impl Server {
             id: Uuid::new_v4(),
             storage: Box::new(storage),
             event_loops: Box::new(move || Ok(Box::new(event_loops()?))),
+            tells_errors: Box::new(|_| ()),
             files: Mutex::default(),
             lanes: Mutex::default(),
             objects: Mutex::default(),
             fewer_objects: Condvar::new(),
         }))
+    }
+
+    /// Has `tells` called with the error of each request that fails.
+    ///
+    /// # Panics
+    /// If somebody is served already.
+    #[must_use]
+    pub fn telling_errors(self, tells: impl Fn(Errno) + Send + Sync + 'static) -> Self {
+        let mut shared = Arc::into_inner(self.0).expect("it is set before anybody is served");
+        shared.tells_errors = Box::new(tells);
+        Self(Arc::new(shared))
     }
 
     /// Answers a client that may use the whole storage, until it hangs up. What it has opened
@@ -103,7 +118,7 @@ impl Server {
     /// If the socket is of another kind.
     pub fn serve(&self, socket: OwnedFd) -> Result<(), Errno> {
         let socket = PacketSocket::adopt(socket).ok_or(Errno::PROTOTYPE)?;
-        answer_all(&socket, &mut StorageObject(Arc::clone(&self.0)));
+        answer_all(&self.0, &socket, &mut StorageObject(Arc::clone(&self.0)));
         Ok(())
     }
 }
@@ -147,8 +162,8 @@ impl Shared {
         let (socket, theirs) = PacketSocket::pair()?;
         let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
-            let (mut object, _counted) = (object, counted);
-            answer_all(&socket, &mut object);
+            let (mut object, counted) = (object, counted);
+            answer_all(&counted.0, &socket, &mut object);
         });
         match spawned {
             Ok(_) => Ok(theirs),
@@ -169,7 +184,7 @@ impl Drop for Counted {
 }
 
 /// Answers until the client hangs up, or breaks the protocol.
-fn answer_all(socket: &PacketSocket, object: &mut impl Object) {
+fn answer_all(shared: &Shared, socket: &PacketSocket, object: &mut impl Object) {
     let mut room = vec![0; PACKET_BYTES_MAX];
     loop {
         let (ask, beside) = match packet::receive::<Ask>(socket, &mut room) {
@@ -180,7 +195,10 @@ fn answer_all(socket: &PacketSocket, object: &mut impl Object) {
                 return;
             }
         };
-        let reply = object.answer(ask, beside).unwrap_or_else(|errno| Answer::failed(errno).into());
+        let reply = object.answer(ask, beside).unwrap_or_else(|errno| {
+            (shared.tells_errors)(errno);
+            Answer::failed(errno).into()
+        });
         let Reply { answer, data, files } = reply;
         let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
         if packet::send(socket, &answer, &data, &files).is_err() {

@@ -41,6 +41,8 @@ use super::live::Passing;
 
 /// A site that has not come to rest after this many rounds never will.
 const ROUNDS_MAX: usize = 300;
+/// Why a host that was fenced cannot use a datastore, until it looks at it once more.
+pub const REFUSED: &str = "the cluster refuses this host";
 
 /// Everything except the control plane.
 pub struct Site {
@@ -427,6 +429,17 @@ impl HostInside {
         self.clusters.insert(id, ceph.clone());
         self.datastores.insert(cluster_path(id), id);
         Ok(self.datastore(&cluster_path(id), id))
+    }
+
+    /// Notices whether a cluster refuses it.
+    fn look_at(&mut self, path: &Path, id: DatastoreId) {
+        let Some(mount) = self.clusters.get(&id) else { return };
+        let place = (id, mount.client.user.clone());
+        if self.storage.lock().fenced.contains(&place) {
+            self.missing.insert(path.to_owned(), REFUSED.to_owned());
+        } else if self.missing.get(path).is_some_and(|reason| reason == REFUSED) {
+            self.missing.remove(path);
+        }
     }
 
     fn datastore(&self, path: &Path, id: DatastoreId) -> Datastore {
@@ -1302,8 +1315,11 @@ impl Host for FakeHost {
     }
 
     fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {
-        self.call(|inside| match inside.datastores.get(&request.path) {
-            Some(id) => Ok(inside.datastore(&request.path, *id)),
+        self.call(|inside| match inside.datastores.get(&request.path).copied() {
+            Some(id) => {
+                inside.look_at(&request.path, id);
+                Ok(inside.datastore(&request.path, id))
+            }
             None => Err(HostError::Refused(Problem::new("no_such_datastore", "it is not one of this host"))),
         })
     }
