@@ -126,7 +126,7 @@ test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that eve
 	cargo test -p strongroom-worker --test supervise -- --ignored remote::
 	cargo test -p strongroom-hostd --test host -- --ignored on_a_cluster
 	cargo build --package strongroom-cli
-	STRONGROOM_BIN=$(tested_program) cargo test -p strongroom-system-tests --test system -- --ignored --test-threads 2 ceph_datastores::
+	STRONGROOM_BIN=$(tested_program) cargo test -p strongroom-system-tests --test system -- --ignored --test-threads 2 ceph_datastores:: on_a_cluster
 
 test-sealed-osds: ## a real Ceph cluster whose OSDs lie on encrypted devices of this machine; as root, some minutes
 	scripts/install-packages test

@@ -2,9 +2,10 @@
 //! program answered when it was done. This test writes `docs/OPERATIONS.md`.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use strongroom_system_tests::{Scratch, Serving};
+use strongroom_test_peers::CephCluster;
 
 /// Set this variable to rewrite the page.
 const WRITE_VARIABLE: &str = "STRONGROOM_TRANSCRIBE";
@@ -22,6 +23,9 @@ disks in that state, `ok` or the code of the refusal, with its message below. Se
 
 The columns: the VM is off or runs, and has no snapshot or has the snapshot `first`. The commands
 are run in this order; what one has changed is undone before the next.
+
+VMs on a Ceph cluster (`CEPH.md`) get the answers of the first table, which
+`tests/system/tests/operations.rs::the_page_of_operations_holds_on_a_cluster` compares (`make test-ceph`).
 ";
 
 /// VMs by how their disks are stored: the title, and the options of `vm create`.
@@ -133,37 +137,77 @@ fn the_page_of_operations_is_what_the_program_answers() {
     let _place = serving.take_place();
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    std::fs::File::create(scratch.path("image.raw")).unwrap().set_len(8 << 20).unwrap();
     let mut page = INTRODUCTION.to_owned();
     let mut answers = Answers::default();
     for (title, options) in KINDS {
-        let mut columns = Vec::new();
-        for (runs, with_snapshot) in [(false, false), (false, true), (true, false), (true, true)] {
-            let disks = "--disk 64M --disk 32M";
-            serving.runs(&format!("vm create web1 --memory 256M --net none {disks} {options} {guest}"));
-            serving.runs(&format!("disk create data1 --size 16M {options}"));
-            if with_snapshot {
-                serving.runs("vm snapshot create web1 first");
-            }
-            if runs {
-                serving.runs("vm start web1");
-                serving.console("web1").wait_until_ready();
-            }
-            columns.push(DEEDS.iter().map(|deed| answers.to(&serving, deed)).collect::<Vec<_>>());
-            let _ = std::fs::remove_file(scratch.path("web1.raw"));
-            serving.runs("disk delete data1 --yes");
-            if runs {
-                serving.runs("vm stop web1 --force");
-                serving.runs("vm delete web1 --yes");
-            }
-        }
-        page.push_str(&table(title, &columns));
+        page.push_str(&table(title, &columns(&scratch, &serving, &mut answers, options, &guest)));
     }
     page.push_str("\n## Refusals\n\n");
     for (number, message) in answers.messages.iter().enumerate() {
         page.push_str(&wrapped(&format!("{}. {message}", number + 1)));
     }
     is_written(&page);
+}
+
+/// What the program answers about VMs with these options, a column for each state.
+fn columns(
+    scratch: &Scratch,
+    serving: &Serving<'_>,
+    answers: &mut Answers,
+    options: &str,
+    guest: &str,
+) -> Vec<Vec<String>> {
+    std::fs::File::create(scratch.path("image.raw")).unwrap().set_len(8 << 20).unwrap();
+    let mut columns = Vec::new();
+    for (runs, with_snapshot) in [(false, false), (false, true), (true, false), (true, true)] {
+        let disks = "--disk 64M --disk 32M";
+        serving.runs(&format!("vm create web1 --memory 256M --net none {disks} {options} {guest}"));
+        serving.runs(&format!("disk create data1 --size 16M {options}"));
+        if with_snapshot {
+            serving.runs("vm snapshot create web1 first");
+        }
+        if runs {
+            serving.runs("vm start web1");
+            serving.console("web1").wait_until_ready();
+        }
+        columns.push(DEEDS.iter().map(|deed| answers.to(serving, deed)).collect::<Vec<_>>());
+        let _ = std::fs::remove_file(scratch.path("web1.raw"));
+        serving.runs("disk delete data1 --yes");
+        if runs {
+            serving.runs("vm stop web1 --force");
+            serving.runs("vm delete web1 --yes");
+        }
+    }
+    columns
+}
+
+/// A VM on a cluster gets the answers of the page's first table.
+#[test]
+#[ignore = "long: make test-ceph"]
+fn the_page_of_operations_holds_on_a_cluster() {
+    let mut cluster = CephCluster::start(3);
+    cluster.add_user("client.host1");
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    let _place = serving.take_place();
+    let (conf, keyring) = (cluster.conf.display(), cluster.conf.with_file_name("keyring"));
+    let pools = "--rbd rep2 --data-pool ec21 --user client.host1";
+    serving.runs(&format!("datastore add big {pools} --conf {conf} --keyring {}", keyring.display()));
+    let mut answers = Answers::default();
+    let (title, options) = KINDS[0];
+    let columns = columns(&scratch, &serving, &mut answers, options, &guest);
+    let page = std::fs::read_to_string(page()).unwrap();
+    let found = table(title, &columns);
+    let mut known = page.split("\n## ").filter_map(|part| part.strip_prefix(title)?.split_once("\n\n"));
+    let (_, known) = known.next().unwrap();
+    let differing =
+        found.lines().filter(|line| line.starts_with('|') && !known.lines().any(|has| has == *line));
+    assert_eq!(differing.collect::<Vec<_>>(), [""; 0], "{:#?}", answers.messages);
+    for (number, message) in answers.messages.iter().enumerate() {
+        let point = wrapped(&format!("{}. {message}", number + 1));
+        assert!(page.contains(&point), "{PAGE} has no such refusal: {point}");
+    }
 }
 
 /// One table: a row for each command, and a column for each state.
@@ -198,9 +242,13 @@ fn wrapped(point: &str) -> String {
     text + "\n"
 }
 
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PAGE)
+}
+
 /// Checks that the page is this text, or writes it.
 fn is_written(page: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PAGE);
+    let path = self::page();
     if std::env::var_os(WRITE_VARIABLE).is_some() {
         return std::fs::write(path, page).unwrap();
     }
