@@ -1,5 +1,7 @@
 //! VMs on a real Ceph cluster, by the commands that an administrator types.
 
+use std::cell::Cell;
+
 use strongroom_system_tests::{Scratch, Serving, datastore, put_test_guest, take_place};
 use strongroom_test_peers::CephCluster;
 
@@ -177,9 +179,14 @@ fn a_vm_of_a_lost_host_runs_on_another_one() {
     });
     let reason = datastore["hosts"][1]["reason"].as_str().unwrap();
     assert!(reason.contains("host2") && reason.contains("`strongroom host admit host2`"), "{datastore}");
-    let says_what_to_do =
-        |line: &str| line.contains("ERROR") && line.contains("`strongroom host admit host2`");
-    host.wait_for_line("what to do", WITHIN, says_what_to_do);
+    // So does its log, in a line of hostd's and in one of the VM's storage process.
+    let (hostd, storage) = (Cell::new(false), Cell::new(false));
+    host.wait_for_line("twice that it was declared lost, and what to do", WITHIN, |line| {
+        let is_error = line.contains("ERROR") && line.contains("declared lost");
+        hostd.set(hostd.get() || is_error && line.contains("`strongroom host admit host2`"));
+        storage.set(storage.get() || is_error && line.contains("nothing that it writes lands any more"));
+        hostd.get() && storage.get()
+    });
     second.wait_until_gone(&id);
     assert_eq!(console.session.run(COUNT), count, "a write of the lost host landed");
     let vm = first.json("vm show web1");
