@@ -27,7 +27,7 @@ use super::config::DatastoreConfig;
 
 /// The pause between two readings of a datastore's state that nobody asked for.
 const READ_EVERY: Duration = Duration::from_secs(5);
-/// How long whoever asks for a reading waits for it: less than a control plane waits for hostd.
+/// How long a request for a reading waits for it: less than a control plane waits for hostd.
 const LOOKS_WITHIN: Duration = Duration::from_secs(6);
 /// A reading that is older than this is reported as no answer.
 const STALE_AFTER: Duration = Duration::from_secs(20);
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asks_waits_for_a_reading_that_begins_after_that() {
+    fn a_request_waits_for_a_reading_that_begins_after_it() {
         const LONG: Duration = Duration::from_secs(60);
         let (turns, is_over) = (Turns::default(), AtomicBool::new(false));
         assert!(!turns.ask(Duration::ZERO), "nobody reads");
