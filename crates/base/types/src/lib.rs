@@ -15,6 +15,7 @@ mod id;
 mod io_limits;
 mod lease_status;
 mod message;
+mod migration;
 mod name;
 mod pending;
 mod provider_key;
@@ -49,6 +50,7 @@ pub use io_limits::{
 };
 pub use lease_status::{LeaseState, LeaseStatus, RevokedHow};
 pub use message::without_numbers;
+pub use migration::{MigrationMode, MigrationModeError, Secrecy};
 pub use name::{NAME_BYTES_MAX, NameError, SnapshotName, check_name};
 pub use pending::{Abandoned, Answerer, Pending, pending};
 pub use provider_key::{

@@ -85,12 +85,13 @@ impl RelayArguments {
         let used = birth.home.join(USED);
         std::fs::create_dir_all(&used).map_err(Problem::system)?;
         let used = UsedGrants::in_directory(&used);
-        let RelayBirth { vm, generation, permit, settings, qemu_user, end, .. } = birth;
+        let RelayBirth { home: _, vm, generation, is_encrypted, permit, settings, qemu_user, end } = birth;
         let attempt = Attempt {
             vm,
             generation: VmGeneration(generation.0),
             grant: permit.grant,
             signer: CertificateDer::from(permit.signer),
+            is_encrypted,
         };
         let options = Options {
             channels_max: u16::from(settings.more_channels) + 1,

@@ -479,6 +479,8 @@ pub struct RelayBirth {
     pub vm: VmId,
     /// Its generation on this host: the one that runs, or the one that is prepared.
     pub generation: VmGeneration,
+    /// Whether it has keys here, so that its memory never passes in plain text.
+    pub is_encrypted: bool,
     /// What permits the migration.
     pub permit: MigrationPermit,
     /// How the memory passes.

@@ -1,5 +1,5 @@
-//! How fast a channel is from memory to memory, and what it costs: records beside TLS 1.3 by
-//! rustls, in turns, over the same kind of connection on loopback.
+//! How fast a channel is from memory to memory, and what it costs: encrypted records and those with
+//! a tag alone, beside TLS 1.3 by rustls, in turns, over the same kind of connection on loopback.
 //!
 //! `cargo run --release -p strongroom-migrate --example channel_speed [MEBIBYTES] [ROUNDS]`
 //!
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{CipherSuite, ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use strongroom_keyserver::grant::Secrecy;
 use strongroom_memory::secret::SecretBytes;
 use strongroom_migrate::record::{Opener, Sealer};
 use strongroom_migrate::relay::{Inbound, Outbound};
@@ -32,9 +33,10 @@ fn main() {
     let rounds = arguments.next().unwrap_or(9);
     let memory = Arc::new(content(MEMORY_BYTES));
     let tls = Tls::new();
-    let mut measured: [Vec<Round>; 3] = Default::default();
-    let subjects: [(&str, &dyn Fn() -> Round); 3] = [
-        ("records", &|| records(&memory, bytes)),
+    let mut measured: [Vec<Round>; 4] = Default::default();
+    let subjects: [(&str, &dyn Fn() -> Round); 4] = [
+        ("records", &|| records(&memory, bytes, Secrecy::Encrypted)),
+        ("tags", &|| records(&memory, bytes, Secrecy::Plain)),
         ("rustls", &|| tls.pass(&memory, bytes)),
         ("plain", &|| plain(&memory, bytes)),
     ];
@@ -156,10 +158,10 @@ impl Write for Sink {
     }
 }
 
-fn records(memory: &Arc<Vec<u8>>, bytes: usize) -> Round {
+fn records(memory: &Arc<Vec<u8>>, bytes: usize, secrecy: Secrecy) -> Round {
     let key = SecretBytes::random(32).unwrap();
-    let sealer = Sealer::new(key.duplicate().unwrap()).unwrap();
-    let opener = Opener::new(key).unwrap();
+    let sealer = Sealer::new(key.duplicate().unwrap(), secrecy).unwrap();
+    let opener = Opener::new(key, secrecy).unwrap();
     let mut from = Memory { memory: Arc::clone(memory), at: 0, left: bytes };
     measure(
         move |wire| {

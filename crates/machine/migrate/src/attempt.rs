@@ -1,5 +1,6 @@
 //! What a host admits before it takes part in a migration: a grant of its control plane for this
-//! VM, this generation and this pair of hosts, which is valid now and was not used before.
+//! VM, this generation and this pair of hosts, which is valid now and was not used before. It says
+//! whether the memory passes encrypted; of an encrypted VM, it does.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use strongroom_files::FileError;
 use strongroom_keyserver::access::ClientId;
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::authority::peer::{OwnSide, Revocations};
-use strongroom_keyserver::grant::{MigrationGrant, VmGeneration, VmId};
+use strongroom_keyserver::grant::{MigrationGrant, Secrecy, VmGeneration, VmId};
 use strongroom_memory::secret::SecretBytes;
 use time::{Duration, OffsetDateTime};
 
@@ -53,6 +54,8 @@ pub struct Attempt {
     pub grant: Vec<u8>,
     /// The certificate whose key signed it.
     pub signer: CertificateDer<'static>,
+    /// Whether the VM has keys on this host. A grant for plain text is refused then.
+    pub is_encrypted: bool,
 }
 
 /// The two ends of a migration.
@@ -71,6 +74,13 @@ pub(crate) struct Admitted {
     pub(crate) grant: MigrationGrant,
     /// Its bytes, which the other host must have, too.
     pub(crate) bytes: Vec<u8>,
+}
+
+impl Admitted {
+    /// Whether the memory passes encrypted, as the grant says, and nothing else does.
+    pub(crate) fn secrecy(&self) -> Secrecy {
+        self.grant.migrating().secrecy
+    }
 }
 
 impl Attempt {
@@ -98,6 +108,9 @@ impl Attempt {
         if generation != self.generation {
             let (granted, present) = (generation, self.generation);
             return Err(MigrateError::OtherGeneration { vm, granted, present });
+        }
+        if self.is_encrypted && migrating.secrecy != Secrecy::Encrypted {
+            return Err(MigrateError::InPlainText { vm });
         }
         let own = claimed_identity(&site.certificate)
             .ok_or_else(|| MigrateError::OwnCertificate("it names no client".to_owned()))?;
@@ -181,6 +194,7 @@ mod tests {
             prepared: VmGeneration(2),
             source: ClientId::from_bytes([1; 16]),
             target: ClientId::from_bytes([2; 16]),
+            secrecy: Secrecy::Encrypted,
         };
         let seconds = |offset| GrantTime::of(at(NOON + offset));
         MigrationGrant::new(migrating, GrantPeriod { not_before: seconds(0), expires: seconds(300) }).unwrap()

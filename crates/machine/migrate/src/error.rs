@@ -59,6 +59,14 @@ pub enum MigrateError {
         /// This host.
         here: ClientId,
     },
+    /// The grant lets the memory of an encrypted VM pass in plain text.
+    #[error(
+        "the grant is for migrating VM {vm} in plain text, and it has encrypted disks; begin the migration anew"
+    )]
+    InPlainText {
+        /// The VM.
+        vm: VmId,
+    },
     /// The grant was used here before.
     #[error(
         "grant {grant} for migrating VM {vm} was used before; begin the migration anew, with a new grant"

@@ -7,6 +7,8 @@
 //! | failed, after which nothing follows | 2, reason, channel (2) |
 //!
 //! An end of the stream without a failure says that the sender's side is complete.
+//!
+//! It is encrypted, whatever becomes of the memory.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -16,6 +18,7 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
 };
 use strongroom_crypto::CryptoError;
+use strongroom_keyserver::grant::Secrecy;
 
 use crate::error::{MigrateError, Reason};
 use crate::keys::{Connection, Direction, SessionSecret};
@@ -59,8 +62,9 @@ pub(crate) fn line(secret: &SessionSecret, sends: Direction) -> Result<(Speaker,
         Direction::ToTarget => Direction::ToSource,
         Direction::ToSource => Direction::ToTarget,
     };
-    let speaker = Speaker { sealer: Sealer::new(secret.key(Connection::Line, sends)?)? };
-    Ok((speaker, Listener { opener: Opener::new(secret.key(Connection::Line, hears)?)? }))
+    let sealer = Sealer::new(secret.key(Connection::Line, sends)?, Secrecy::Encrypted)?;
+    let opener = Opener::new(secret.key(Connection::Line, hears)?, Secrecy::Encrypted)?;
+    Ok((Speaker { sealer }, Listener { opener }))
 }
 
 /// Has the kernel notice a dead host, and not wait for one that takes no message.

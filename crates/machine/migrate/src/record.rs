@@ -4,8 +4,13 @@
 //! |---|---|---|
 //! | 0 | 1 | kind: 1 open, 2 data, 3 message of a relay, 4 end |
 //! | 1 | 3 | length of the text, big-endian; 1 to 65,536 for data and messages, otherwise 0 |
-//! | 4 | | text, AES-256-GCM |
+//! | 4 | | text, AES-256-GCM; as it is if the grant says so |
 //! | end − 16 | 16 | tag, over text and head |
+//!
+//! Of a text that is not encrypted, the tag is that of an empty one with head and text beside it
+//! (GMAC, NIST SP 800-38D): it can be read, and not changed. Head and lengths are the same, and a
+//! record with an encrypted text is none with a plain one, nor the other way round. The grant
+//! decides which it is, and is in the keys (`handshake`); nothing on the wire does.
 //!
 //! The nonce is the record's number in its stream and is not sent, so a record is good in its place
 //! only. A stream ends with a record that says so; without it, it is cut off. After
@@ -14,8 +19,10 @@
 use strongroom_crypto::CryptoError;
 use strongroom_crypto::aead::TAG_BYTES;
 use strongroom_crypto::records::{RECORDS_PER_KEY_MAX, RecordOpener, RecordSealer};
+use strongroom_keyserver::grant::Secrecy;
 use strongroom_memory::secret::SecretBytes;
 use thiserror::Error;
+use zeroize::Zeroize;
 
 use crate::keys::next_key;
 
@@ -113,6 +120,7 @@ impl Head {
 pub struct Sealer {
     sealer: RecordSealer,
     key: SecretBytes,
+    secrecy: Secrecy,
     records_per_key: u64,
 }
 
@@ -121,8 +129,8 @@ impl Sealer {
     ///
     /// # Errors
     /// If there is no memory for the key.
-    pub fn new(key: SecretBytes) -> Result<Self, CryptoError> {
-        Ok(Self { sealer: RecordSealer::new(&key)?, key, records_per_key: RECORDS_PER_KEY_MAX })
+    pub fn new(key: SecretBytes, secrecy: Secrecy) -> Result<Self, CryptoError> {
+        Ok(Self { sealer: RecordSealer::new(&key)?, key, secrecy, records_per_key: RECORDS_PER_KEY_MAX })
     }
 
     /// Makes the next record in place: `record` has room for a head, then the text, then room for a
@@ -142,7 +150,11 @@ impl Sealer {
         let head = Head::bytes(kind, record.len() - OVERHEAD_BYTES);
         let (front, tag) = record.split_at_mut(record.len() - TAG_BYTES);
         front[..HEAD_BYTES].copy_from_slice(&head);
-        tag.copy_from_slice(&self.sealer.seal(&head, &mut front[HEAD_BYTES..])?);
+        let sealed = match self.secrecy {
+            Secrecy::Encrypted => self.sealer.seal(&head, &mut front[HEAD_BYTES..])?,
+            Secrecy::Plain => self.sealer.seal(front, &mut []).inspect_err(|_| front.zeroize())?,
+        };
+        tag.copy_from_slice(&sealed);
         Ok(())
     }
 
@@ -162,6 +174,7 @@ impl Sealer {
 pub struct Opener {
     opener: RecordOpener,
     key: SecretBytes,
+    secrecy: Secrecy,
     records_per_key: u64,
     has_ended: bool,
 }
@@ -171,9 +184,9 @@ impl Opener {
     ///
     /// # Errors
     /// If there is no memory for the key.
-    pub fn new(key: SecretBytes) -> Result<Self, CryptoError> {
+    pub fn new(key: SecretBytes, secrecy: Secrecy) -> Result<Self, CryptoError> {
         let opener = RecordOpener::new(&key)?;
-        Ok(Self { opener, key, records_per_key: RECORDS_PER_KEY_MAX, has_ended: false })
+        Ok(Self { opener, key, secrecy, records_per_key: RECORDS_PER_KEY_MAX, has_ended: false })
     }
 
     /// Opens the next record in place; `record` is as long as its [`Head`] says. Returns its kind
@@ -185,20 +198,37 @@ impl Opener {
         if self.has_ended {
             return Err(RecordError::AfterTheEnd);
         }
-        let Some((head, text_and_tag)) = record.split_first_chunk_mut::<HEAD_BYTES>() else {
+        let Some((head, _)) = record.split_first_chunk::<HEAD_BYTES>() else {
             return Err(RecordError::Head);
         };
-        let Head { kind, .. } = Head::read(*head)?;
+        let head = *head;
+        let Head { kind, .. } = Head::read(head)?;
         if self.opener.count() == self.records_per_key {
             self.key = next_key(&self.key).map_err(RecordError::Crypto)?;
             self.opener = RecordOpener::new(&self.key).map_err(RecordError::Crypto)?;
         }
-        let text = self.opener.open(head, text_and_tag).map_err(|error| match error {
+        let text = self.text(head, record).map_err(|error| match error {
             CryptoError::Authentication { .. } => RecordError::NotTheNext,
             other => RecordError::Crypto(other),
         })?;
         self.has_ended = kind == Kind::End;
         Ok((kind, text))
+    }
+
+    fn text<'r>(
+        &mut self,
+        head: [u8; HEAD_BYTES],
+        record: &'r mut [u8],
+    ) -> Result<&'r mut [u8], CryptoError> {
+        match self.secrecy {
+            Secrecy::Encrypted => self.opener.open(&head, &mut record[HEAD_BYTES..]),
+            Secrecy::Plain => {
+                let end = record.len().saturating_sub(TAG_BYTES).max(HEAD_BYTES);
+                let (head_and_text, tag) = record.split_at_mut(end);
+                self.opener.open(head_and_text, tag).inspect_err(|_| head_and_text.zeroize())?;
+                Ok(&mut head_and_text[HEAD_BYTES..])
+            }
+        }
     }
 
     /// Whether the end has come.
@@ -210,11 +240,15 @@ impl Opener {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use strongroom_crypto::aead::{NONCE_BYTES, Sealed, open};
 
     use super::*;
 
-    fn both(key: &SecretBytes) -> (Sealer, Opener) {
-        (Sealer::new(key.duplicate().unwrap()).unwrap(), Opener::new(key.duplicate().unwrap()).unwrap())
+    const EITHER: [Secrecy; 2] = [Secrecy::Encrypted, Secrecy::Plain];
+
+    fn both(key: &SecretBytes, secrecy: Secrecy) -> (Sealer, Opener) {
+        let key = || key.duplicate().unwrap();
+        (Sealer::new(key(), secrecy).unwrap(), Opener::new(key(), secrecy).unwrap())
     }
 
     fn key() -> SecretBytes {
@@ -223,15 +257,44 @@ mod tests {
 
     #[test]
     fn a_record_is_as_the_documentation_says() {
-        let (mut sealer, mut opener) = both(&key());
-        let mut record = sealer.sealed(Kind::Data, &[9; 300]).unwrap();
-        assert_eq!(record.len(), 320);
-        assert_eq!(record[..4], [2, 0, 1, 44]);
-        assert_eq!(Head::read([2, 0, 1, 44]).unwrap().record_bytes(), 320);
-        assert_eq!(opener.open(&mut record).unwrap(), (Kind::Data, &mut [9; 300][..]));
-        let mut longest = sealer.sealed(Kind::Data, &vec![1; TEXT_BYTES_MAX]).unwrap();
-        assert_eq!(longest.len(), RECORD_BYTES_MAX);
-        assert_eq!(opener.open(&mut longest).unwrap().1, vec![1; TEXT_BYTES_MAX]);
+        for secrecy in EITHER {
+            let (mut sealer, mut opener) = both(&key(), secrecy);
+            let mut record = sealer.sealed(Kind::Data, &[9; 300]).unwrap();
+            assert_eq!(record.len(), 320);
+            assert_eq!(record[..4], [2, 0, 1, 44]);
+            assert_eq!(record[4..304] == [9; 300], secrecy == Secrecy::Plain);
+            assert_eq!(Head::read([2, 0, 1, 44]).unwrap().record_bytes(), 320);
+            assert_eq!(opener.open(&mut record).unwrap(), (Kind::Data, &mut [9; 300][..]));
+            let mut longest = sealer.sealed(Kind::Data, &vec![1; TEXT_BYTES_MAX]).unwrap();
+            assert_eq!(longest.len(), RECORD_BYTES_MAX);
+            assert_eq!(opener.open(&mut longest).unwrap().1, vec![1; TEXT_BYTES_MAX]);
+        }
+    }
+
+    #[test]
+    fn the_tag_of_a_plain_record_is_gmac_of_its_head_and_text() {
+        let key = key();
+        let (mut sealer, _) = both(&key, Secrecy::Plain);
+        for number in 0..3 {
+            let record = sealer.sealed(Kind::Data, b"a page").unwrap();
+            let mut nonce = [0; NONCE_BYTES];
+            nonce[NONCE_BYTES - 1] = number;
+            let (head_and_text, tag) = record.split_at(record.len() - TAG_BYTES);
+            let sealed = Sealed { nonce, ciphertext_and_tag: tag.to_vec() };
+            assert_eq!(open(&key, head_and_text, &sealed).unwrap().expose(), b"");
+        }
+    }
+
+    /// Both ends have the same key, which no grant of two kinds gives them.
+    #[test]
+    fn an_encrypted_record_is_no_plain_one_nor_the_other_way_round() {
+        let key = key();
+        for (sent, awaited) in [(EITHER[0], EITHER[1]), (EITHER[1], EITHER[0])] {
+            let ((mut sealer, _), (_, mut opener)) = (both(&key, sent), both(&key, awaited));
+            let mut record = sealer.sealed(Kind::Data, b"a page").unwrap();
+            assert!(matches!(opener.open(&mut record), Err(RecordError::NotTheNext)));
+            assert!(!record.windows(6).any(|part| part == b"a page"), "nothing of it is left");
+        }
     }
 
     #[test]
@@ -251,7 +314,7 @@ mod tests {
 
     #[test]
     fn nothing_follows_the_end() {
-        let (mut sealer, mut opener) = both(&key());
+        let (mut sealer, mut opener) = both(&key(), Secrecy::Encrypted);
         let mut end = sealer.sealed(Kind::End, &[]).unwrap();
         assert!(!opener.has_ended());
         assert_eq!(opener.open(&mut end).unwrap().0, Kind::End);
@@ -262,23 +325,25 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_record_is_authenticated() {
-        let (mut sealer, mut opener) = both(&key());
-        let mut record = sealer.sealed(Kind::Data, b"text").unwrap();
-        record[0] = 3;
-        assert!(matches!(opener.open(&mut record), Err(RecordError::NotTheNext)));
+        for secrecy in EITHER {
+            let (mut sealer, mut opener) = both(&key(), secrecy);
+            let mut record = sealer.sealed(Kind::Data, b"text").unwrap();
+            record[0] = 3;
+            assert!(matches!(opener.open(&mut record), Err(RecordError::NotTheNext)));
+        }
     }
 
     #[test]
     fn a_stream_goes_on_under_other_keys() {
         let key = key();
-        let (mut sealer, mut opener) = both(&key);
+        let (mut sealer, mut opener) = both(&key, Secrecy::Encrypted);
         (sealer.records_per_key, opener.records_per_key) = (3, 3);
         let records: Vec<_> = (0..10_u8).map(|at| sealer.sealed(Kind::Data, &[at; 50]).unwrap()).collect();
         for (at, record) in records.iter().enumerate() {
             assert_eq!(opener.open(&mut record.clone()).unwrap().1, [at as u8; 50]);
         }
         // Under the first key alone, the fourth record is not to be opened.
-        let (_, mut first) = both(&key);
+        let (_, mut first) = both(&key, Secrecy::Encrypted);
         records[..3].iter().for_each(|record| assert!(first.open(&mut record.clone()).is_ok()));
         assert!(matches!(first.open(&mut records[3].clone()), Err(RecordError::NotTheNext)));
     }
@@ -287,10 +352,9 @@ mod tests {
         #[test]
         fn what_an_attacker_makes_of_a_stream_is_a_prefix_of_it_or_an_error(
             texts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 1..8),
-            deed in 0..6_u8, at: prop::sample::Index, to: prop::sample::Index, bit: prop::sample::Index,
+            is_plain: bool, deed in 0..6_u8, at: prop::sample::Index, to: prop::sample::Index, bit: prop::sample::Index,
         ) {
-            let key = key();
-            let (mut sealer, mut opener) = both(&key);
+            let (mut sealer, mut opener) = both(&key(), EITHER[usize::from(is_plain)]);
             let mut records: Vec<_> = texts.iter().map(|text| sealer.sealed(Kind::Data, text).unwrap()).collect();
             records.push(sealer.sealed(Kind::End, &[]).unwrap());
             let (at, to) = (at.index(records.len()), to.index(records.len()));

@@ -80,6 +80,7 @@ pub async fn receive(hostd: &Arc<Hostd>, job: &Arc<Job>, receiving: Receiving) -
     let how = StartOptions { paused: offer.paused, ..StartOptions::default() };
     let incoming = Incoming { machine: offer.machine, settings };
     let (theirs, grants, spec) = (Arc::clone(hostd), job.request.grants.clone(), offer.spec);
+    let is_encrypted = spec.is_encrypted();
     blocking(move || link::start(&theirs, &spec, attempt, grants, how, Some(incoming))).await??;
     let waits = started(hostd, job, START_WITHIN).await?;
     if let Some(OperationOutcome::KeyUnavailable(key)) = waits {
@@ -97,8 +98,8 @@ pub async fn receive(hostd: &Arc<Hostd>, job: &Arc<Job>, receiving: Receiving) -
         let qemu_user = state.and_then(|state| state.qemu).map_or(0, |qemu| qemu.uid);
         let qemu = RunDirectory::open(run.path()).map_err(Problem::system)?.incoming();
         let end = RelayEnd::Target { qemu };
-        let home = theirs.home.clone();
-        let birth = RelayBirth { home, vm, generation: attempt, permit, settings, qemu_user, end };
+        let (home, generation) = (theirs.home.clone(), attempt);
+        let birth = RelayBirth { home, vm, generation, is_encrypted, permit, settings, qemu_user, end };
         let relay = theirs.relay.start(&birth, OwnedFd::from(listener))?;
         theirs.relays.keep(vm, relay);
         Ok::<_, Problem>(listens)
@@ -118,15 +119,15 @@ pub async fn send(hostd: &Arc<Hostd>, job: &Arc<Job>, sending: Sending) -> Outco
     }
     hostd.residences.must_be_here(vm)?;
     let state = state_of(hostd, vm, running).await?;
-    let qemu_user = state.qemu.map_or(0, |qemu| qemu.uid);
+    let (qemu_user, is_encrypted) = (state.qemu.map_or(0, |qemu| qemu.uid), state.spec.is_encrypted());
     let theirs = Arc::clone(hostd);
     let relay = blocking(move || {
         let socket = RunDirectory::open(theirs.run.vm(vm).path()).map_err(Problem::system)?.outgoing();
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(Problem::system)?;
         chown(&socket, Some(qemu_user), None).map_err(Problem::system)?;
-        let (home, end) = (theirs.home.clone(), RelayEnd::Source { to });
-        let birth = RelayBirth { home, vm, generation: running, permit, settings, qemu_user, end };
+        let (home, generation, end) = (theirs.home.clone(), running, RelayEnd::Source { to });
+        let birth = RelayBirth { home, vm, generation, is_encrypted, permit, settings, qemu_user, end };
         theirs.relay.start(&birth, OwnedFd::from(listener))
     })
     .await??;

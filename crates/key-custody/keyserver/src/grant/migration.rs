@@ -17,11 +17,15 @@
 //! | 60 | 8 | expires: the first second at which it is no longer good, later than not before |
 //! | 68 | 16 | source: the client id of the host where the VM runs |
 //! | 84 | 16 | target: that of another host |
-//! | 100 | 32 | signer: SHA-256 of the certificate whose key signed |
-//! | 132 | 64 | signature: ECDSA P-256 with SHA-256, r and s of 32 bytes each |
+//! | 100 | 1 | secrecy: 1, the memory passes encrypted; 2, in plain text |
+//! | 101 | 32 | signer: SHA-256 of the certificate whose key signed |
+//! | 133 | 64 | signature: ECDSA P-256 with SHA-256, r and s of 32 bytes each |
 //!
 //! The signature covers `SIGNED_CONTEXT`, which no other kind of grant has, and everything before
 //! the signature, so it is none of a grant for keys ([`encoding`](super::encoding)).
+//!
+//! The secrecy is part of it, so neither a host nor somebody between the two can have the memory
+//! pass otherwise than the control plane has decided.
 //!
 //! Hosts are named by their client ids, which outlive the renewal of a certificate: the certificate
 //! itself is verified in the handshake between the two.
@@ -32,11 +36,11 @@ use time::OffsetDateTime;
 use super::encoding::{GrantError, Reader, SIGNATURE_BYTES};
 use super::refusal::Refusal;
 use super::verify::{Signers, check_period};
-use super::{GrantId, GrantPeriod, GrantSigner, GrantTime, VmGeneration, VmId};
+use super::{GrantId, GrantPeriod, GrantSigner, GrantTime, Secrecy, VmGeneration, VmId};
 use crate::access::{CertificateSha256, ClientId};
 
 /// Bytes of every grant for a migration.
-pub const MIGRATION_GRANT_BYTES: usize = 196;
+pub const MIGRATION_GRANT_BYTES: usize = 197;
 
 const MAGIC: [u8; 4] = *b"SMG1";
 const SIGNED_CONTEXT: &[u8] = b"strongroom migration grant 1\0";
@@ -54,6 +58,8 @@ pub struct MigratingVm {
     pub source: ClientId,
     /// The host where it is to go on.
     pub target: ClientId,
+    /// Whether its memory passes encrypted.
+    pub secrecy: Secrecy,
 }
 
 /// Permission for one attempt to migrate a VM.
@@ -94,7 +100,7 @@ impl MigrationGrant {
     /// # Errors
     /// [`GrantError::Key`] if the library fails.
     pub fn sign(&self, signer: &GrantSigner) -> Result<[u8; MIGRATION_GRANT_BYTES], GrantError> {
-        let MigratingVm { vm, running, prepared, source, target } = &self.migrating;
+        let MigratingVm { vm, running, prepared, source, target, secrecy } = &self.migrating;
         let body = [
             &MAGIC[..],
             self.id.as_bytes(),
@@ -105,6 +111,7 @@ impl MigrationGrant {
             &self.period.expires.0.to_be_bytes(),
             source.as_bytes(),
             target.as_bytes(),
+            &[byte_of(*secrecy)],
             signer.certificate.as_bytes(),
         ]
         .concat();
@@ -134,6 +141,13 @@ impl MigrationGrant {
     }
 }
 
+fn byte_of(secrecy: Secrecy) -> u8 {
+    match secrecy {
+        Secrecy::Encrypted => 1,
+        Secrecy::Plain => 2,
+    }
+}
+
 fn check(migrating: &MigratingVm, period: GrantPeriod) -> Result<(), GrantError> {
     if period.expires <= period.not_before {
         return Err(GrantError::EmptyTime);
@@ -160,8 +174,13 @@ fn read_body(body: &[u8]) -> Option<(MigrationGrant, CertificateSha256)> {
     let expires = GrantTime(u64::from_be_bytes(reader.array()?));
     let source = ClientId::from_bytes(reader.array()?);
     let target = ClientId::from_bytes(reader.array()?);
+    let secrecy = match reader.array()? {
+        [1] => Secrecy::Encrypted,
+        [2] => Secrecy::Plain,
+        _ => return None,
+    };
     let signer = CertificateSha256::from_bytes(reader.array()?);
-    let migrating = MigratingVm { vm, running, prepared, source, target };
+    let migrating = MigratingVm { vm, running, prepared, source, target, secrecy };
     let period = GrantPeriod { not_before, expires };
     let is_valid = reader.0.is_empty() && check(&migrating, period).is_ok();
     is_valid.then_some((MigrationGrant { id, migrating, period }, signer))
@@ -180,6 +199,7 @@ mod tests {
             prepared: VmGeneration(4),
             source: ClientId::from_bytes([1; 16]),
             target: ClientId::from_bytes([2; 16]),
+            secrecy: Secrecy::Encrypted,
         }
     }
 
@@ -204,6 +224,25 @@ mod tests {
         assert_eq!(bytes[52..60], (NOON as u64).to_be_bytes());
         assert_eq!(bytes[60..68], (NOON as u64 + 300).to_be_bytes());
         assert_eq!(bytes[68..100], [[1; 16], [2; 16]].concat());
+        assert_eq!(bytes[100], 1);
+        let plain = MigratingVm { secrecy: Secrecy::Plain, ..migrating() };
+        let plain = MigrationGrant::new(plain, grant.period()).unwrap();
+        let bytes = plain.sign(control.signer()).unwrap();
+        assert_eq!(bytes[100], 2);
+        assert_eq!(MigrationGrant::verify(&bytes, &&control, at(NOON + 1)), Ok(plain));
+    }
+
+    #[test]
+    fn whether_the_memory_is_encrypted_is_signed() {
+        let control = Control::new();
+        let mut bytes = grant().sign(control.signer()).unwrap();
+        bytes[100] = 2;
+        assert_eq!(MigrationGrant::verify(&bytes, &&control, at(NOON)), Err(Refusal::BadSignature));
+        // No other byte says anything, whoever has signed it.
+        for byte in [0, 3, 255] {
+            bytes[100] = byte;
+            assert_eq!(MigrationGrant::verify(&bytes, &&control, at(NOON)), Err(Refusal::Malformed));
+        }
     }
 
     #[test]

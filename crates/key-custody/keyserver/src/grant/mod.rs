@@ -47,6 +47,6 @@ pub use encoding::{Grant, GrantError, GrantSigner, GrantedOperation, GrantedOper
 pub use ledger::RedeemError;
 pub use migration::{MIGRATION_GRANT_BYTES, MigratingVm, MigrationGrant};
 pub use refusal::{Refusal, SignerRefusal};
-pub use strongroom_types::{GrantId, VmId};
+pub use strongroom_types::{GrantId, Secrecy, VmId};
 pub use terms::{GrantPeriod, GrantTime, VmGeneration};
 pub use verify::{GrantVerifier, Signer, Signers, VerifiedGrant};

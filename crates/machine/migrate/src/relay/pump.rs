@@ -1,6 +1,6 @@
 //! One direction of one channel.
 //!
-//! Bytes are encrypted and decrypted where they lie: the kernel copies them in from one socket and
+//! Bytes are sealed and opened where they lie: the kernel copies them in from one socket and
 //! out to the other, and nothing else does. Several records share a system call.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};

@@ -10,6 +10,7 @@ use std::thread::{self, Scope};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use strongroom_keyserver::grant::Secrecy;
 
 use super::shared::{Shared, Socket, shut_door};
 use super::{Options, channel};
@@ -32,6 +33,7 @@ pub(super) fn run(
     shared.keep(Socket::QemuDoor(Arc::downgrade(&qemu)));
     let wire = connect(shared, target)?;
     let secret = as_source(&admitted, &wire)?;
+    let secrecy = admitted.secrecy();
     // The host's private key has done its work.
     drop(admitted);
     line::watch(&wire).map_err(MigrateError::PeerGone)?;
@@ -39,7 +41,7 @@ pub(super) fn run(
     if !shared.establish(&wire, speaker) {
         return Err(MigrateError::Cancelled);
     }
-    let source = Source { shared, target, secret, options };
+    let source = Source { shared, target, secret, secrecy, options };
     thread::scope(|scope| {
         let outcome = spawn(scope, "migrate-line", || listen(shared, listener, &wire)).and_then(|()| {
             let channels = source.accept_all(scope, &qemu)?;
@@ -76,6 +78,7 @@ struct Source<'a> {
     shared: &'a Arc<Shared>,
     target: SocketAddr,
     secret: SessionSecret,
+    secrecy: Secrecy,
     options: Options,
 }
 
@@ -121,8 +124,8 @@ impl Source<'_> {
         let qemu = Arc::new(qemu);
         self.shared.keep(Socket::Qemu(Arc::downgrade(&qemu)));
         let of = Connection::Channel(number);
-        let mut sealer = Sealer::new(self.secret.key(of, Direction::ToTarget)?)?;
-        let opener = Opener::new(self.secret.key(of, Direction::ToSource)?)?;
+        let mut sealer = Sealer::new(self.secret.key(of, Direction::ToTarget)?, self.secrecy)?;
+        let opener = Opener::new(self.secret.key(of, Direction::ToSource)?, self.secrecy)?;
         let wire = connect(self.shared, self.target)?;
         let open = sealer.sealed(Kind::Open, &[])?;
         let preamble = channel::preamble(self.secret.id()?, number);

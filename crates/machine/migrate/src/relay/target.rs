@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::Timespec;
+use strongroom_keyserver::grant::Secrecy;
 use strongroom_keyserver::grant::verify::CLOCK_SKEW_SECONDS;
 use time::OffsetDateTime;
 
@@ -35,7 +36,7 @@ pub(super) fn run(
     qemu: &Path,
     options: Options,
 ) -> Result<(), MigrateError> {
-    let vm = admitted.grant.migrating().vm;
+    let (vm, secrecy) = (admitted.grant.migrating().vm, admitted.secrecy());
     let good_for = admitted.grant.period().expires.0.saturating_add(CLOCK_SKEW_SECONDS);
     let good_for = good_for.saturating_sub(OffsetDateTime::now_utc().unix_timestamp().unsigned_abs());
     let until = Instant::now() + Duration::from_secs(good_for);
@@ -48,6 +49,7 @@ pub(super) fn run(
         is_complete: AtomicBool::new(false),
         handshake: Mutex::new(Some(Arc::new(admitted))),
         session: Mutex::new(None),
+        secrecy,
         listener: &listener,
         qemu,
         options,
@@ -73,6 +75,7 @@ struct Target<'a> {
     /// What a handshake needs; gone after the one that succeeds.
     handshake: Mutex<Option<Arc<Admitted>>>,
     session: Mutex<Option<Arc<SessionSecret>>>,
+    secrecy: Secrecy,
     listener: &'a Arc<TcpListener>,
     qemu: &'a Path,
     options: Options,
@@ -186,7 +189,7 @@ impl<'a> Target<'a> {
         }
         let Some(number) = channel::number_of(secret.id()?, preamble) else { return Ok(()) };
         let of = Connection::Channel(number);
-        let mut opener = Opener::new(secret.key(of, Direction::ToTarget)?)?;
+        let mut opener = Opener::new(secret.key(of, Direction::ToTarget)?, self.secrecy)?;
         if !matches!(opener.open(&mut open), Ok((Kind::Open, _))) {
             tracing::warn!(
                 number,
@@ -219,7 +222,7 @@ impl<'a> Target<'a> {
         if number == 0 {
             self.shared.has_main();
         }
-        let sealer = Sealer::new(secret.key(of, Direction::ToSource)?)?;
+        let sealer = Sealer::new(secret.key(of, Direction::ToSource)?, self.secrecy)?;
         channel::run(self.shared, number, (&qemu, wire), (sealer, opener), Direction::ToSource)?;
         self.shared.end_channel();
         Ok(())

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use strongroom_keyserver::access::Role;
-use strongroom_keyserver::grant::{MigratingVm, Refusal, SignerRefusal, VmGeneration, VmId};
+use strongroom_keyserver::grant::{MigratingVm, Refusal, Secrecy, SignerRefusal, VmGeneration, VmId};
 use strongroom_migrate::{Attempt, MigrateError, Migration};
 
 use crate::site::{Ends, Members, PREPARED, Pair, RUNNING};
@@ -130,6 +130,45 @@ fn the_right_host_with_another_grant_is_refused() {
     let migrating = members.migrating(VmId::random());
     let error = comes(&members, &members.source, migrating);
     assert!(matches!(error, MigrateError::GrantsDiffer { .. }), "{error}");
+}
+
+/// Nobody has a host take an encrypted move for a plain one: not a host with another grant, and
+/// not whoever changes the byte that decides.
+#[test]
+fn whether_the_memory_is_encrypted_is_what_both_grants_say() {
+    let members = Members::new();
+    let plain = MigratingVm { secrecy: Secrecy::Plain, ..members.migrating(VmId::random()) };
+    let error = comes(&members, &members.source, plain);
+    assert!(matches!(error, MigrateError::GrantsDiffer { .. }), "{error}");
+    let pair = Pair::new(&members);
+    let mut changed = pair.grant.clone();
+    assert_eq!(changed[100], 1);
+    changed[100] = 2;
+    for error in admitted(&pair, &changed) {
+        let refused = matches!(error, MigrateError::Grant { refusal: Refusal::BadSignature, .. });
+        assert!(refused, "{error}");
+    }
+}
+
+#[test]
+fn the_memory_of_a_vm_with_keys_here_passes_encrypted_whatever_the_grant_says() {
+    let members = Members::new();
+    let pair = Pair::with(&members, Secrecy::Plain);
+    let attempt =
+        |generation| Attempt { is_encrypted: true, ..members.attempt(pair.vm, generation, &pair.grant) };
+    let listener = crate::site::listen(&pair.source_socket());
+    let (site, used) = (members.site_of(&members.source), members.used("source"));
+    let sent = Migration::send(attempt(RUNNING), site, &used, pair.address(), listener, pair.options);
+    let (site, used) = (members.site_of(&members.target), members.used("target"));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let qemu = pair.target_socket();
+    let received = Migration::receive(attempt(PREPARED), site, &used, listener, &qemu, pair.options);
+    for error in [sent.unwrap_err(), received.unwrap_err()] {
+        assert!(matches!(error, MigrateError::InPlainText { vm } if vm == pair.vm), "{error}");
+    }
+    // The grant is not used up.
+    let Ends { source, target } = pair.start();
+    assert!(source.is_established() && target.is_established());
 }
 
 #[test]

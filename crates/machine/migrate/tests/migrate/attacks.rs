@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use strongroom_keyserver::grant::Secrecy;
 use strongroom_migrate::record::RecordError;
 use strongroom_migrate::{MigrateError, Reason};
 
@@ -34,8 +35,16 @@ struct Outcome {
 /// Sends pieces on channel 0, and then on channel 1, while this is done to the records on the way
 /// to the target.
 fn attacked(deed: impl Fn(&mut Hold, Vec<u8>) -> Verdict + Send + Sync + 'static) -> Outcome {
+    attacked_in(Secrecy::Encrypted, deed)
+}
+
+/// As [`attacked`], of memory that passes like this.
+fn attacked_in(
+    secrecy: Secrecy,
+    deed: impl Fn(&mut Hold, Vec<u8>) -> Verdict + Send + Sync + 'static,
+) -> Outcome {
     let members = Members::new();
-    let pair = Pair::new(&members);
+    let pair = Pair::with(&members, secrecy);
     let qemu = pair.listen();
     let (seen_by, seen) = channel();
     let wire = Wire::with(pair.address(), move |hold, record| {
@@ -137,17 +146,23 @@ fn assert_noticed(outcome: &Outcome, delivered: u8, errors: fn(&RecordError) -> 
     }
 }
 
+const EITHER: [Secrecy; 2] = [Secrecy::Encrypted, Secrecy::Plain];
 const NOT_THE_NEXT: fn(&RecordError) -> bool = |error| matches!(error, RecordError::NotTheNext);
 
 #[test]
 fn without_an_attack_everything_arrives() {
-    let outcome = attacked(attack(|hold, record| {
-        hold.forward(&record);
-        Verdict::GoOn
-    }));
-    outcome.source.unwrap();
-    outcome.target.unwrap();
-    assert!(outcome.arrived == pieces(PIECES));
+    for secrecy in EITHER {
+        let outcome = attacked_in(
+            secrecy,
+            attack(|hold, record| {
+                hold.forward(&record);
+                Verdict::GoOn
+            }),
+        );
+        outcome.source.unwrap();
+        outcome.target.unwrap();
+        assert!(outcome.arrived == pieces(PIECES));
+    }
 }
 
 #[test]
@@ -168,6 +183,42 @@ fn a_changed_record_ends_the_migration() {
         Verdict::GoOn
     }));
     assert_noticed(&outcome, 3, |error| matches!(error, RecordError::NotTheNext | RecordError::Head));
+}
+
+/// Who can read it can still not change it.
+#[test]
+fn a_plain_record_that_is_changed_moved_or_left_out_ends_the_migration() {
+    for at in [0, 4, 1000, PIECE_BYTES + 3, PIECE_BYTES + 4, PIECE_BYTES + 19] {
+        let outcome = attacked_in(
+            Secrecy::Plain,
+            attack(move |hold, mut record| {
+                record[at] ^= 1;
+                hold.forward(&record);
+                Verdict::GoOn
+            }),
+        );
+        assert_noticed(&outcome, 3, NOT_THE_NEXT);
+    }
+    assert_noticed(&attacked_in(Secrecy::Plain, attack(|_, _| Verdict::GoOn)), 3, NOT_THE_NEXT);
+    let outcome = attacked_in(
+        Secrecy::Plain,
+        attack(|hold, record| {
+            hold.forward(&record);
+            hold.forward(&record);
+            Verdict::GoOn
+        }),
+    );
+    assert_noticed(&outcome, 4, NOT_THE_NEXT);
+    // Another text of the same length, with the tag of this one.
+    let outcome = attacked_in(
+        Secrecy::Plain,
+        attack(|hold, mut record| {
+            record[4..4 + PIECE_BYTES].fill(0x5a);
+            hold.forward(&record);
+            Verdict::GoOn
+        }),
+    );
+    assert_noticed(&outcome, 3, NOT_THE_NEXT);
 }
 
 #[test]
@@ -373,6 +424,42 @@ fn a_recorder_finds_nothing_of_what_passed_and_replays_nothing() {
     assert!(!target.progress().is_established);
     let source = pair.send_as(&members.source, &pair.grant, pair.address()).unwrap();
     assert!(source.is_established(), "the next attempt is not harmed");
+    let mut stream = TcpStream::connect(pair.address()).unwrap();
+    stream.write_all(&beginning).unwrap();
+    assert_closed(&mut stream);
+    assert_eq!(target.progress().channels, 0);
+}
+
+/// With a grant for plain text: QEMU's bytes are there for whoever is to see them, and nothing that
+/// gives anybody a part in it.
+#[test]
+fn in_plain_text_the_wire_has_the_memory_and_nothing_of_the_grant() {
+    let members = Members::new();
+    let pair = Pair::with(&members, Secrecy::Plain);
+    let qemu = pair.listen();
+    let wire = Wire::recording(pair.address());
+    let Ends { source, target } = pair.start_over(wire.address);
+    assert!(source.is_established());
+    let mut channel = pair.open();
+    let sent = MARKER.repeat(2000);
+    channel.write_all(&sent).unwrap();
+    let (mut there, _) = qemu.accept().unwrap();
+    let mut arrived = vec![0; sent.len()];
+    there.read_exact(&mut arrived).unwrap();
+    assert!(arrived == sent);
+    let beginning = wire.beginnings.recv().unwrap();
+    drop((channel, there));
+    source.wait().unwrap();
+    target.wait().unwrap();
+    let recorded = wire.recorded();
+    assert!(contains(&recorded, MARKER), "it passes as it is");
+    assert!(!contains(&recorded, &pair.grant[..60]) && !contains(&recorded, pair.vm.as_bytes()));
+
+    // The next attempt has other keys, and takes nothing of this one.
+    let mut pair = Pair::of(&members, pair.vm);
+    pair.grant = members.grant_with(pair.vm, Secrecy::Plain);
+    let Ends { source, target } = pair.start();
+    assert!(source.is_established());
     let mut stream = TcpStream::connect(pair.address()).unwrap();
     stream.write_all(&beginning).unwrap();
     assert_closed(&mut stream);

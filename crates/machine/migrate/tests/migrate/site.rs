@@ -12,7 +12,7 @@ use strongroom_keyserver::authority::peer::Revocations;
 use strongroom_keyserver::authority::signing_request::signing_request;
 use strongroom_keyserver::authority::{Authority, PrivateKey, Settings};
 use strongroom_keyserver::grant::{
-    GrantPeriod, GrantSigner, GrantTime, MigratingVm, MigrationGrant, VmGeneration, VmId,
+    GrantPeriod, GrantSigner, GrantTime, MigratingVm, MigrationGrant, Secrecy, VmGeneration, VmId,
 };
 use strongroom_memory::secret::SecretBytes;
 use strongroom_migrate::{Attempt, MigrateError, Migration, Options, Site, UsedGrants};
@@ -97,12 +97,18 @@ impl Members {
 
     pub fn migrating(&self, vm: VmId) -> MigratingVm {
         let (source, target) = (self.source.client, self.target.client);
-        MigratingVm { vm, running: RUNNING, prepared: PREPARED, source, target }
+        let secrecy = Secrecy::Encrypted;
+        MigratingVm { vm, running: RUNNING, prepared: PREPARED, source, target, secrecy }
     }
 
     /// A grant that is good for five minutes.
     pub fn grant(&self, vm: VmId) -> Vec<u8> {
         self.grant_for(self.migrating(vm), &self.control, 0, 300)
+    }
+
+    /// A grant as [`grant`](Self::grant), for memory that passes like this.
+    pub fn grant_with(&self, vm: VmId, secrecy: Secrecy) -> Vec<u8> {
+        self.grant_for(MigratingVm { secrecy, ..self.migrating(vm) }, &self.control, 0, 300)
     }
 
     pub fn grant_for(&self, migrating: MigratingVm, signer: &Member, from: i64, until: i64) -> Vec<u8> {
@@ -112,7 +118,8 @@ impl Members {
     }
 
     pub fn attempt(&self, vm: VmId, generation: VmGeneration, grant: &[u8]) -> Attempt {
-        Attempt { vm, generation, grant: grant.to_vec(), signer: self.control.certificate.clone() }
+        let (grant, signer) = (grant.to_vec(), self.control.certificate.clone());
+        Attempt { vm, generation, grant, signer, is_encrypted: false }
     }
 }
 
@@ -142,6 +149,12 @@ pub struct Pair<'s> {
 impl<'s> Pair<'s> {
     pub fn new(members: &'s Members) -> Self {
         Self::of(members, VmId::random())
+    }
+
+    /// The pair of an attempt in which the memory passes like this.
+    pub fn with(members: &'s Members, secrecy: Secrecy) -> Self {
+        let pair = Self::new(members);
+        Self { grant: members.grant_with(pair.vm, secrecy), ..pair }
     }
 
     /// The pair of an attempt for this VM. An earlier attempt's listener is of that alone.

@@ -1,13 +1,19 @@
 use std::collections::VecDeque;
 
+use strongroom_keyserver::grant::Secrecy;
 use strongroom_memory::secret::SecretBytes;
 
 use super::*;
 
 fn both() -> (Outbound, Inbound) {
+    ends(Secrecy::Encrypted, Secrecy::Encrypted)
+}
+
+/// An end that sends in this way, and one that awaits that, under the same key.
+fn ends(sent: Secrecy, awaited: Secrecy) -> (Outbound, Inbound) {
     let key = SecretBytes::random(32).unwrap();
-    let sealer = Sealer::new(key.duplicate().unwrap()).unwrap();
-    (Outbound::new(sealer).unwrap(), Inbound::new(Opener::new(key).unwrap()).unwrap())
+    let sealer = Sealer::new(key.duplicate().unwrap(), sent).unwrap();
+    (Outbound::new(sealer).unwrap(), Inbound::new(Opener::new(key, awaited).unwrap()).unwrap())
 }
 
 /// A reader that gives so many bytes at most each time.
@@ -90,6 +96,33 @@ fn many_small_records_pass_at_once() {
     assert_eq!(qemu, (0..100).collect::<Vec<u8>>());
 }
 
+/// The sender has the keys of the session, and does otherwise than its grant says.
+#[test]
+fn a_sender_that_encrypts_though_it_must_not_or_does_not_though_it_must_is_not_heard() {
+    for (sent, awaited) in [(Secrecy::Plain, Secrecy::Encrypted), (Secrecy::Encrypted, Secrecy::Plain)] {
+        let (mut outbound, mut inbound) = ends(sent, awaited);
+        let (mut wire, mut qemu) = (Vec::new(), Vec::new());
+        outbound.pass(&b"a page of the guest"[..], &mut wire, |_| true).unwrap();
+        let error = inbound.pass(&wire[..], &mut qemu).unwrap_err();
+        assert!(matches!(error, PumpError::Record(RecordError::NotTheNext)), "{error}");
+        assert!(qemu.is_empty());
+    }
+}
+
+#[test]
+fn plain_text_passes_as_it_is() {
+    let content: Vec<u8> = (0..200_000_usize).map(|at| (at * 7 + (at >> 9)) as u8).collect();
+    let (mut outbound, mut inbound) = ends(Secrecy::Plain, Secrecy::Plain);
+    let (mut from, mut wire) = (&content[..], Vec::new());
+    while outbound.pass(&mut from, &mut wire, |_| true).unwrap() > 0 {}
+    assert!(wire[HEAD_BYTES..].starts_with(&content[..TEXT_BYTES_MAX]));
+    let (mut wire, mut qemu) = (Pieces::of(&wire, 65_557), Vec::new());
+    while !inbound.has_ended() {
+        inbound.pass(&mut wire, &mut qemu).unwrap();
+    }
+    assert!(qemu == content);
+}
+
 #[test]
 fn what_is_not_admitted_does_not_pass() {
     let (mut outbound, _) = both();
@@ -114,10 +147,10 @@ fn a_buffer_is_wiped_when_it_is_given_back() {
 
 #[test]
 fn no_message_of_a_relay_passes_as_qemus() {
-    let key = SecretBytes::random(32).unwrap();
-    let mut sealer = Sealer::new(key.duplicate().unwrap()).unwrap();
+    let (key, secrecy) = (SecretBytes::random(32).unwrap(), Secrecy::Encrypted);
+    let mut sealer = Sealer::new(key.duplicate().unwrap(), secrecy).unwrap();
     let record = sealer.sealed(Kind::Message, b"message").unwrap();
-    let mut inbound = Inbound::new(Opener::new(key).unwrap()).unwrap();
+    let mut inbound = Inbound::new(Opener::new(key, secrecy).unwrap()).unwrap();
     let mut qemu = Vec::new();
     let error = inbound.pass(&record[..], &mut qemu).unwrap_err();
     assert!(matches!(error, PumpError::Record(RecordError::OutOfPlace)), "{error}");
