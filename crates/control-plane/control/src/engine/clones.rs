@@ -183,6 +183,7 @@ impl Control {
             vm.folder = origin.folder;
             wanted.check_place(origin, &vm)?;
             vm.origin = Some(origin.lineage_of_clone(wish.linked));
+            vm.was_encrypted = origin.is_or_was_encrypted();
             for (disk, of) in vm.hardware.disks.iter_mut().zip(&origin.hardware.disks) {
                 (disk.name, disk.limits) = (of.name.clone(), of.limits);
                 disk.thick = of.thick || (disk.thick && !wish.linked);

@@ -129,6 +129,7 @@ impl Control {
             origin: None,
             template: None,
             holds_volume: false,
+            was_encrypted: false,
         };
         check(&vm, path)?;
         host_reads(seat, &vm)?;

@@ -268,8 +268,12 @@ impl Control {
                 origin: None,
                 template: None,
                 holds_volume: spec.holds_volume,
+                was_encrypted: false,
             };
             vm.take_lineage(&spec.lineage);
+            let origins: Vec<VmId> = vm.origin.iter().map(|origin| origin.vm).chain(vm.shared()).collect();
+            let mut origins = origins.into_iter().filter_map(|origin| index.vm(origin));
+            vm.was_encrypted = origins.any(|origin| origin.is_or_was_encrypted());
             if let Some(known) = known {
                 vm = known_better(known, vm);
             }

@@ -162,6 +162,7 @@ impl Control {
             let mut made = VmRecord { folder: owner.folder, ..self.place_holder(index, &made, id)?.vm };
             wanted.check_place(owner, &made)?;
             made.origin = Some(owner.lineage_of_clone(wish.linked));
+            made.was_encrypted = owner.is_or_was_encrypted();
             for copy in &mut made.hardware.disks {
                 (copy.name, copy.thick) = (disk.name.clone(), disk.thick);
             }
@@ -391,6 +392,7 @@ impl Control {
     ) -> Result<Next, Failure> {
         let mut vm = VmRecord::clone(&step.vm.record);
         vm.hardware.disks.push(disk.clone());
+        vm.was_encrypted |= held.is_or_was_encrypted();
         let volumes = OperationOutcome::into_volumes(outcome);
         let holder = held.id;
         match self.with_volume(&mut vm, disk, volumes) {
@@ -571,6 +573,7 @@ impl Control {
         let moved =
             DiskRecord { name: place.disk, volume_name: None, shares_with: Vec::new(), ..disk.clone() };
         holder.hardware.disks = vec![moved];
+        holder.was_encrypted = step.vm.is_or_was_encrypted();
         let work = Work::KeepVolume { holder: holder.id, failures: 0 };
         self.turn_with(step, work, vm, draft.replace(held, &holder))
     }

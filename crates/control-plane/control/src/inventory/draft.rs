@@ -52,9 +52,10 @@ impl Draft {
         draft
     }
 
-    /// Replaces the record that was read.
+    /// Replaces the record that was read, of which it keeps [what stays](Record::keep_past).
     pub fn replace<R: Record>(self, read: &Row<R>, record: &R) -> Self {
-        self.put(record).when(record.key(), Is::ModifiedAt(read.revision))
+        let kept = record.keep_past(read);
+        self.put(kept.as_ref().unwrap_or(record)).when(record.key(), Is::ModifiedAt(read.revision))
     }
 
     /// Replaces the record that was read. If it has another name then, that must be free, and the

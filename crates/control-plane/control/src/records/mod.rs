@@ -101,6 +101,12 @@ pub trait Record: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn key(&self) -> String {
         format!("{}{}", Self::PREFIX, self.id())
     }
+
+    /// This record, in the place of an earlier one, if that has something that no change takes
+    /// away.
+    fn keep_past(&self, _past: &Self) -> Option<Self> {
+        None
+    }
 }
 
 /// A record with a name. The key of its name holds its id.
@@ -326,7 +332,21 @@ macro_rules! named {
     };
 }
 
-record!(VmRecord, "vm/", |vm| vm.id.to_string());
+impl Record for VmRecord {
+    const PREFIX: &'static str = "vm/";
+
+    fn id(&self) -> String {
+        self.id.to_string()
+    }
+
+    /// With its last key, it does not lose what it was.
+    fn keep_past(&self, past: &Self) -> Option<Self> {
+        let has_lost_its_keys = past.hardware.encrypted() && !self.hardware.encrypted();
+        let stays = past.was_encrypted || has_lost_its_keys;
+        (stays && !self.was_encrypted).then(|| Self { was_encrypted: true, ..self.clone() })
+    }
+}
+
 record!(ScheduleRecord, "schedule/", |schedule| schedule.vm.to_string());
 record!(ObservedRecord, "observed/", |seen| seen.vm.to_string());
 record!(GroupRecord, "group/", |group| group.snapshot.to_string());

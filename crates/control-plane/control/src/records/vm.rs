@@ -86,6 +86,10 @@ pub struct VmRecord {
     /// Whether it is no VM, but holds a volume that no VM has, with the volume's name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_volume: bool,
+    /// Whether it has had keys, or has the content of something that had: it stays so
+    /// ([`keep_past`](super::Record::keep_past)).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_encrypted: bool,
 }
 
 /// The VM that a clone was made of. It may be gone.
@@ -143,6 +147,12 @@ impl VmRecord {
     /// Since when its data keys are used, in seconds since 1970.
     pub fn data_keys_since(&self) -> u64 {
         self.data_keys_unix_seconds.unwrap_or(self.created_unix_seconds)
+    }
+
+    /// Whether it is encrypted, or ever was, as far as is known.
+    pub fn is_or_was_encrypted(&self) -> bool {
+        // Data keys were renewed: an earlier version has not recorded that it was decrypted.
+        self.hardware.encrypted() || self.was_encrypted || self.data_keys_unix_seconds.is_some()
     }
 
     /// The VMs whose layers it has: as a linked clone, or in a disk that is one.
