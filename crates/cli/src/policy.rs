@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use strongroom_api::policy::{ApplyPolicy, CreatePolicy, Policy, PolicyRules, SetPolicy};
 use strongroom_api::vm::{ProcessorModel, SnapshotRule};
 use strongroom_api::{ListQuery, Name, Page};
-use strongroom_types::display_seconds;
+use strongroom_types::{MigrationMode, display_seconds};
 
 use crate::api::{ApiArguments, WaitArguments, segment, show, table};
 use crate::error::CliError;
@@ -42,7 +42,9 @@ pub struct PolicyListArguments {
 
 /// The arguments of `create`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom policy create gold --encryption-required --crypto-safe-hosts")]
+#[command(after_help = "Examples:
+  strongroom policy create gold --encryption-required --crypto-safe-hosts
+  strongroom policy create lab --migration opportunistic")]
 pub struct PolicyCreateArguments {
     /// Name of the policy
     name: Name,
@@ -136,6 +138,13 @@ struct RuleArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=16))]
     losses_survived: Option<u8>,
 
+    /// How the memory of its VMs passes to another host when they move while they run: encrypted
+    /// (`required`), in plain text if a host has no instructions for encryption (`opportunistic`),
+    /// or in plain text (`disabled`). VMs that are encrypted, or were, are always encrypted on
+    /// their way [default: required]
+    #[arg(long, value_name = "MODE")]
+    migration: Option<MigrationMode>,
+
     /// Snapshots that are made of each VM at least: the time from one to the next, and how many are
     /// kept, as in 1h:24; new VMs get them. Repeat for each period
     #[arg(long, value_name = "TIME:N", value_parser = parse_snapshots)]
@@ -162,6 +171,7 @@ impl RuleArguments {
             losses_survived: self.losses_survived,
             snapshots: self.snapshots.clone(),
             processor: self.processor.clone(),
+            migration: self.migration,
             crypto_safe_hosts: self.crypto_safe_hosts,
             restart: None,
             disk_latency_p99_ms: self.disk_latency_p99_ms,
@@ -211,6 +221,14 @@ impl Display for PolicyText<'_> {
         writeln!(f, "snapshots   {snapshots}")?;
         let processor = rules.processor.as_ref().map_or("as wished", ProcessorModel::as_str);
         writeln!(f, "processor   {processor}")?;
+        let migration = match rules.migration.unwrap_or_default() {
+            MigrationMode::Required => "memory is encrypted on its way to another host",
+            MigrationMode::Opportunistic => {
+                "memory of VMs that were never encrypted is in plain text if a host has no instructions for encryption"
+            }
+            MigrationMode::Disabled => "memory of VMs that were never encrypted is in plain text",
+        };
+        writeln!(f, "migration   {migration}")?;
         writeln!(f, "hosts       {}", if rules.crypto_safe_hosts { "crypto-safe" } else { "any" })?;
         write!(f, "VMs         {vms}")?;
         if !deviating.is_empty() {

@@ -126,6 +126,67 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     site.terminate(WITHIN);
 }
 
+/// A policy gives up secrecy: the wire has the memory of a VM that was never encrypted. Once it
+/// was, nothing of it is there any more.
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn memory_is_on_the_wire_as_a_policy_has_it_until_the_vm_was_encrypted() {
+    if !rustix::process::geteuid().is_root() {
+        println!("network namespaces need root; this test did nothing");
+        return;
+    }
+    let cables = Cables::lay(2);
+    let scratch = Scratch::new();
+    let _guests = Guests(&scratch);
+    let first = Machine::new(&scratch, &cables, 0);
+    let second = Machine::new(&scratch, &cables, 1);
+    let guest = put_test_guest(&scratch);
+    first.takes_guests_kernel();
+    let site = first.starts_site_with(&format!("--listen-guests {FIRST}:5691"));
+    let host = first.lets_join(&second);
+    let path = scratch.make_directory("shared");
+    first.runs(&format!("datastore add shared {} --host host1", path.display()));
+    first.runs("datastore add-host shared --host host2");
+    first.runs("policy create lab --migration disabled");
+    first.runs(&format!(
+        "vm create web1 --datastore shared --host host1 --memory 192M --net none --disk 16M --machine pc \
+         --policy lab --unencrypted {guest}"
+    ));
+    let _place = take_place();
+    let moved = |name: &str, to: &str| {
+        first.runs("vm start web1");
+        let mut console = first.console("web1");
+        console.wait_until_ready();
+        let full = console.session.run(&format!("{FILLS}; md5sum /full"));
+        drop(console);
+        let recorder = Recorder::start(&scratch, &cables, name);
+        recorder.sees_what_is_plain(&first);
+        first.runs(&format!("vm migrate web1 --to {to} --pause-ms 2000"));
+        let recorded = recorder.end();
+        assert!(recorded.packets > 1000, "{recorded:?}");
+        assert_eq!(first.console("web1").session.run("md5sum /full"), full);
+        first.runs("vm stop web1 --force");
+        recorded.occurrences(MARKER)
+    };
+    let found = moved("plain", "host2");
+    assert!(found > 1000, "{found} times on the wire");
+    assert_eq!(first.json("vm show web1")["migration"], "disabled");
+    let audit = scratch.path("first-home/keyserver/audit");
+    let recorded = b"the memory of VM web1 passes to host host2 in plain text";
+    assert!(datastore::occurrences(&audit, recorded) > 0);
+    first.runs("vm disk encrypt web1 disk0");
+    first.runs("vm disk decrypt web1 disk0");
+    let vm = first.json("vm show web1");
+    assert_eq!(
+        (vm["migration"].as_str(), vm["migration_overruled"].as_str()),
+        (Some("required"), Some("disabled"))
+    );
+    assert_eq!(moved("encrypted", "host1"), 0);
+    first.runs("vm delete web1 --yes");
+    host.terminate(WITHIN);
+    site.terminate(WITHIN);
+}
+
 /// What happens during a move.
 #[derive(Clone, Copy, Debug)]
 enum Blow {

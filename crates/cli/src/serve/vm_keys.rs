@@ -17,7 +17,7 @@ use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::evidence::{DataKeys, Move};
 use strongroom_keyserver::grant::{
     Grant, GrantError, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, MigratingVm,
-    MigrationGrant, Secrecy, VmGeneration, VmId,
+    MigrationGrant, VmGeneration, VmId,
 };
 use strongroom_keyserver::management::questions::{
     Ask, BindKey, BrokerCreate, FenceVm, Hosts, RecordAccessHead, RecordMove, RecordUse, Status, VoidPrepared,
@@ -295,7 +295,7 @@ impl VmKeys for KeyServerKeys {
     fn permit_move(&self, of: &LiveMoveOf<'_>) -> Result<MigrationPermit, KeyProblem> {
         let (source, target) = (self.host(of.source)?.client, self.host(of.target)?.client);
         let (running, prepared) = (VmGeneration(of.running.0), VmGeneration(of.prepared.0));
-        let (vm, secrecy) = (of.vm, Secrecy::Encrypted);
+        let LiveMoveOf { vm, secrecy, .. } = *of;
         let signed = self.sign_move(MigratingVm { vm, running, prepared, source, target, secrecy });
         signed.map_err(|error| KeyProblem::Unavailable(error.to_string()))
     }

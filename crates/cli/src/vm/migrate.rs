@@ -13,7 +13,8 @@ use crate::output::Output;
 #[command(
     after_help = "Both hosts reach the VM's datastore (`strongroom datastore add-host`), so no data of its disks is copied.
 
-A VM that runs goes on while its memory passes to the other host, encrypted under keys that only the two hosts have. \
+A VM that runs goes on while its memory passes to the other host, encrypted under keys that only the two hosts have, \
+unless the policy of a VM that was never encrypted says otherwise (`strongroom policy create --migration`). \
 Then it stands still for a moment, and goes on there. If something fails before, or the task is cancelled, it goes on \
 where it was. Connections over a network `user` end.
 

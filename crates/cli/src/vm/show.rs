@@ -8,7 +8,7 @@ use strongroom_api::Name;
 use strongroom_api::host::Host;
 use strongroom_api::policy::Deviation;
 use strongroom_api::vm::{CryptoperiodView, Growth, RestartPolicy, VmView};
-use strongroom_types::display_bytes;
+use strongroom_types::{MigrationMode, display_bytes};
 
 use super::hardware::{self, Line};
 use super::set::in_words;
@@ -84,6 +84,20 @@ impl fmt::Display for Shown {
         }
         for Deviation { message, next_step, .. } in &vm.deviations {
             writeln!(f, "  deviates  {message}; {next_step}")?;
+        }
+        match (vm.migration, vm.migration_overruled) {
+            (_, Some(rule)) => writeln!(
+                f,
+                "migration   memory is encrypted: the VM is encrypted, or was, whatever its policy says ({rule})"
+            )?,
+            (MigrationMode::Required, None) => {}
+            (MigrationMode::Opportunistic, None) => {
+                writeln!(
+                    f,
+                    "migration   memory is in plain text if a host has no instructions for encryption"
+                )?;
+            }
+            (MigrationMode::Disabled, None) => writeln!(f, "migration   memory is in plain text")?,
         }
         match (&vm.key, summary.encrypted) {
             (Some(key), _) => writeln!(f, "key         {} at {}", key.key, key.provider)?,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use strongroom_types::IoLimits;
+use strongroom_types::{IoLimits, MigrationMode};
 
 use crate::name::Name;
 use crate::object_only::object_only;
@@ -81,6 +81,10 @@ pub struct PolicyRules {
     #[schema(value_type = Option<String>, max_length = 64)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor: Option<ProcessorModel>,
+    /// How the memory of its VMs passes to another host when they move while they run. Absent: as
+    /// `required`, which also holds for every VM that is encrypted, or was, whatever is here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<MigrationMode>,
     /// Whether its VMs run only on hosts where no secret can reach a disk.
     #[serde(default)]
     pub crypto_safe_hosts: bool,

@@ -4,7 +4,7 @@
 use strongroom_api::access::AccessLogHead;
 use strongroom_api::key::{KeyProvider, KeyStanding};
 use strongroom_host::protocol::{Grant, MigrationPermit, VmGeneration};
-use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId};
+use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, Secrecy, VmId, VolumeId};
 
 /// Why a key or grant was not obtained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +57,8 @@ pub struct LiveMoveOf<'a> {
     pub source: &'a str,
     /// The name of the host where it is to go on.
     pub target: &'a str,
+    /// Whether its memory passes encrypted.
+    pub secrecy: Secrecy,
 }
 
 /// Requests keys and signs grants. Calls block, with a timeout of their own.

@@ -1,7 +1,7 @@
 //! Answers about VMs.
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{VmId, VolumeId};
+use strongroom_types::{MigrationMode, VmId, VolumeId};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -158,6 +158,12 @@ pub struct VmView {
     /// How long they are used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cryptoperiod: Option<CryptoperiodView>,
+    /// How its memory passes to another host when it moves while it runs.
+    #[serde(default)]
+    pub migration: MigrationMode,
+    /// What its policy says of that, if it does not hold: the VM is encrypted, or was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration_overruled: Option<MigrationMode>,
     /// What of it its policy does not permit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deviations: Vec<Deviation>,

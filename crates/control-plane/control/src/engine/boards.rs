@@ -66,6 +66,21 @@ fn told(seat: &HostSeat) -> Option<Capabilities> {
     state.and_then(|state| state.capabilities.clone())
 }
 
+/// The instructions of AES and of carry-less multiplication, with which AES-GCM costs little, in
+/// QEMU's words.
+const CIPHER_FEATURES: [&str; 2] = ["aes", "pclmulqdq"];
+/// A feature of every processor that this program runs on: a host that names it tells of all.
+const SURE_FEATURE: &str = "sse2";
+
+/// Whether a host says that its processor lacks what makes encryption cheap. One that does not say
+/// what it has is taken for one that has it.
+pub(super) fn lacks_cipher(seat: &HostSeat) -> bool {
+    let has = |told: &Capabilities, feature: &str| told.features.iter().any(|known| known == feature);
+    told(seat).is_some_and(|told| {
+        has(&told, SURE_FEATURE) && !CIPHER_FEATURES.iter().all(|feature| has(&told, feature))
+    })
+}
+
 /// Checks that a host can give a VM its machine type and processor, as far as it says.
 ///
 /// # Errors

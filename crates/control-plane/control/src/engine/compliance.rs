@@ -134,6 +134,8 @@ pub(super) fn found<'vm>(
         losses_survived,
         snapshots,
         processor,
+        // It is looked at when a VM moves.
+        migration: _,
         // They are looked at where a VM runs.
         crypto_safe_hosts: _,
         restart: _,

@@ -13,6 +13,10 @@
 //! goes on at the source: at once as long as the target was not let open the volumes, and otherwise
 //! once nothing of it is left there. `strongroom_host::migration` has the decisions, which are
 //! durable in the task's record before a host hears of them.
+//!
+//! Whether the memory is encrypted on its way is decided for each attempt, once the source has
+//! offered it, and signed ([`VmKeys::permit_move`](crate::keys::VmKeys::permit_move)): both hosts
+//! do what that says.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,10 +29,11 @@ use strongroom_host::protocol::{
     MigrationSettings, Network, Offer, OperationKind, OperationOutcome, Receiving, RunningMachine, Sending,
     VmGeneration, check_moves_live,
 };
-use strongroom_types::{BANDWIDTH_MAX_BYTES, Bandwidth};
+use strongroom_types::{BANDWIDTH_MAX_BYTES, Bandwidth, MigrationMode, Secrecy};
 use uuid::Uuid;
 
 use super::advance::{End, Next, Step};
+use super::boards::lacks_cipher;
 use super::datastores::speaks_of_live_moves;
 use super::operate::Operated;
 use super::snapshots::told_problem;
@@ -58,6 +63,34 @@ pub(super) fn settings(wish: &MoveToHost) -> Result<MigrationSettings, Problem> 
     // Without a limit it is higher than any link's.
     let bytes_per_second = wish.bytes_per_second.map_or(BANDWIDTH_MAX_BYTES, Bandwidth::get);
     Ok(MigrationSettings { more_channels: 0, pause_ms: pause_ms.into(), bytes_per_second })
+}
+
+/// How a VM's memory passes, whichever hosts it moves between.
+pub(super) struct ModeOf {
+    pub mode: MigrationMode,
+    /// What its policy says, if that does not hold.
+    pub overruled: Option<MigrationMode>,
+}
+
+/// What holds for a VM: what its policy says, unless it is encrypted, or was. Then its memory may
+/// have what its disks had, and is encrypted whatever a policy says.
+pub(super) fn mode_of(index: &Index, vm: &VmRecord) -> ModeOf {
+    let rule = index.policy_of(vm).and_then(|policy| policy.rules.migration).unwrap_or_default();
+    match rule {
+        MigrationMode::Opportunistic | MigrationMode::Disabled if vm.is_or_was_encrypted() => {
+            ModeOf { mode: MigrationMode::Required, overruled: Some(rule) }
+        }
+        MigrationMode::Required | MigrationMode::Opportunistic | MigrationMode::Disabled => {
+            ModeOf { mode: rule, overruled: None }
+        }
+    }
+}
+
+/// How the memory of a VM passes in one attempt.
+struct Passage {
+    secrecy: Secrecy,
+    /// Why, for people, unless it is encrypted as usual.
+    told: Option<String>,
 }
 
 /// Checks that a VM that runs can move from one host to another.
@@ -93,6 +126,7 @@ impl LiveMove {
             decision: Decision::Prepared,
             stage: LiveStage::Offer,
             permit: None,
+            in_plain_text: false,
             target_is_over: false,
             problem: None,
         }
@@ -165,8 +199,11 @@ impl Control {
             Operated::Failed(problem) => return self.stays_here(step, Some(problem)),
             Operated::Cancelled | Operated::Forgotten => return self.stays_here(step, None),
         };
+        let Passage { secrecy, told } = self.passage(&step.vm, source, target);
+        let in_plain_text = secrecy == Secrecy::Plain;
         // Guest data passes to another machine.
-        let what = format!("the memory of VM {} passes to host {}", step.vm.name, target.name);
+        let how = if in_plain_text { " in plain text" } else { "" };
+        let what = format!("the memory of VM {} passes to host {}{how}", step.vm.name, target.name);
         let by = Caller::machine(&step.task.task.by);
         if let Err(problem) = self.put_on_record(&by, &step.vm, &what, MustRecord::OfEncrypted) {
             return self.stays_here(step, Some(problem));
@@ -177,6 +214,7 @@ impl Control {
             prepared: VmGeneration(live.attempt),
             source: source.name.as_str(),
             target: target.name.as_str(),
+            secrecy,
         };
         let permit = match self.keys.permit_move(&of) {
             Ok(permit) => permit,
@@ -192,9 +230,42 @@ impl Control {
             }
         };
         let Offer { machine, paused, .. } = offered;
-        let permitted = LiveMove { permit: Some(permit), ..live.clone() };
+        let permitted = LiveMove { permit: Some(permit), in_plain_text, ..live.clone() };
         let stage = LiveStage::Receive { machine, paused };
-        self.turn(step, permitted.next(stage), VmRecord::clone(&step.vm.record))
+        let (object, task) = (step.vm.object(), Some(step.task.task.id));
+        let draft = match told {
+            Some(why) => self.draft().event("vm.memory_passes", &object, format!("{what}: {why}"), task),
+            None => self.draft(),
+        };
+        self.turn_with(step, permitted.next(stage), VmRecord::clone(&step.vm.record), draft)
+    }
+
+    /// How the memory of a VM passes from one host to another now.
+    fn passage(&self, vm: &VmRecord, source: &HostSeat, target: &HostSeat) -> Passage {
+        let index = self.inventory.read();
+        let policy = index.policy_of(vm).map_or("", |policy| policy.name.as_str());
+        let ModeOf { mode, overruled } = mode_of(&index, vm);
+        if let Some(rule) = overruled {
+            let told = Some(format!(
+                "it is encrypted, although policy {policy} says `{rule}`: the VM is encrypted, or was"
+            ));
+            return Passage { secrecy: Secrecy::Encrypted, told };
+        }
+        let encrypted = Passage { secrecy: Secrecy::Encrypted, told: None };
+        let plain = |why: String| Passage { secrecy: Secrecy::Plain, told: Some(why) };
+        match mode {
+            MigrationMode::Required => encrypted,
+            MigrationMode::Disabled => plain(format!("policy {policy} has it so (`{mode}`)")),
+            MigrationMode::Opportunistic => {
+                match [source, target].into_iter().find(|host| lacks_cipher(host)) {
+                    Some(host) => plain(format!(
+                        "policy {policy} has it so (`{mode}`), and the processor of host {} has no instructions for encryption",
+                        host.name
+                    )),
+                    None => encrypted,
+                }
+            }
+        }
     }
 
     fn make_room(
@@ -274,8 +345,9 @@ impl Control {
             Operated::Pending(next) => Ok(next),
             Operated::Done(_) => {
                 let committed = live.decided(Heard::Ready);
+                let how = if live.in_plain_text { "; its memory passed in plain text" } else { "" };
                 let message = format!(
-                    "{} is of host {} from now on, where it goes on as it was on host {}",
+                    "{} is of host {} from now on, where it goes on as it was on host {}{how}",
                     problems::called(&step.vm),
                     target.name,
                     source.name

@@ -21,6 +21,7 @@ use super::access::{Reach, Rights, sees_task};
 use super::alarms::{datastore_object, host_object};
 use super::boards::Baseline;
 use super::compliance::{deviating, deviations, schedule_of};
+use super::live_moves::{ModeOf, mode_of};
 use super::placement::placed_bytes;
 use super::{Control, HostSeat, cursor};
 use crate::inventory::{Facet, Index, Member, Members, NAME_PART_BYTES, Row, by_name_or_id, name_parts};
@@ -114,6 +115,7 @@ impl Control {
             },
         });
         let datastore = index.datastore_of(vm);
+        let ModeOf { mode, overruled } = mode_of(&index, vm);
         Ok(VmView {
             summary: self.summary(&index, vm, up.contains(&vm.host)),
             notes: vm.notes.clone(),
@@ -141,6 +143,8 @@ impl Control {
             key: hardware.keys().first().map(vm_key),
             data_keys_unix_seconds: hardware.encrypted().then(|| vm.data_keys_since()),
             cryptoperiod: self.cryptoperiod_view(&index, vm),
+            migration: mode,
+            migration_overruled: overruled,
             deviations: index
                 .policy_of(vm)
                 .map(|policy| deviations(&index, vm, schedule_of(&index, vm), policy))

@@ -500,6 +500,9 @@ pub struct LiveMove {
     /// What permits the two hosts to pass its memory on, once they are to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permit: Option<MigrationPermit>,
+    /// Whether its memory passes in plain text, as the permit says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_plain_text: bool,
     /// Whether nothing of it is at the target any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub target_is_over: bool,

@@ -16,7 +16,7 @@ use crate::support::{Site, caller, create, settle_down};
 
 const STATE_AGE: Duration = Duration::from_secs(6);
 
-fn gives(machine_types: &[&str], processors: &[&str], features: &[&str]) -> Option<Capabilities> {
+pub fn gives(machine_types: &[&str], processors: &[&str], features: &[&str]) -> Option<Capabilities> {
     Some(Capabilities {
         machine_types: machine_types.iter().map(|name| name.parse().unwrap()).collect(),
         default_machine_types: vec![machine_types[0].parse().unwrap()],
@@ -40,7 +40,7 @@ fn two() -> (Site, Control) {
     (site, control)
 }
 
-fn look_again(site: &Site, control: &Control) {
+pub fn look_again(site: &Site, control: &Control) {
     site.pass(STATE_AGE);
     assert!(settle_down(site, control));
 }

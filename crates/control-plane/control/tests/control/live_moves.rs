@@ -6,18 +6,20 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use strongroom_api::host::{EvacuateHost, FenceHost};
+use strongroom_api::policy::SetPolicy;
 use strongroom_api::task::{Task, TaskState};
-use strongroom_api::vm::{MoveToHost, PowerState, StopVm};
+use strongroom_api::vm::{CreateVm, MoveToHost, PowerState, StopVm};
 use strongroom_control::engine::{Control, Next};
 use strongroom_control::keys::GrantFor;
 use strongroom_host::migration::Place;
 use strongroom_host::protocol::{PowerState as HostPower, VmGeneration};
-use strongroom_types::VmId;
+use strongroom_types::{MigrationMode, Secrecy, VmId};
 
+use super::boards::{gives, look_again};
 use super::clusters::on_a_cluster;
 use super::moves::{ended, moved, no_violations, start, stays_on, to};
 use super::placement::{host_of, maintenance, on, shared};
-use crate::support::{Site, caller, settle_down};
+use crate::support::{Site, caller, create, settle_down};
 
 /// An encrypted VM that runs on the first of two hosts.
 fn running() -> (Site, Control, VmId) {
@@ -421,4 +423,167 @@ fn a_host_has_four_live_moves_at_once() {
         assert_eq!(ended(&site, &control, task).state, TaskState::Done);
     }
     no_violations(&site);
+}
+
+fn policy(control: &Control, request: u64, name: &str, migration: &str) {
+    let wish = serde_json::json!({ "name": name, "rules": { "migration": migration } });
+    control.create_policy(&caller(request), &serde_json::from_value(wish).unwrap()).unwrap();
+}
+
+/// A VM on the first host, under a policy.
+fn under(policy: Option<&str>, name: &str, encrypted: bool) -> CreateVm {
+    let board = serde_json::json!({ "processor": "x86-64-v2" });
+    CreateVm {
+        host: Some("host1".to_owned()),
+        policy: policy.map(str::to_owned),
+        board: serde_json::from_value(board).unwrap(),
+        ..create(name, encrypted)
+    }
+}
+
+/// Creates and starts it.
+fn made(site: &Site, control: &Control, request: u64, wish: &CreateVm) {
+    control.create_vm(&caller(request), wish).unwrap();
+    assert!(settle_down(site, control));
+    start(site, control, request + 1, wish.name.as_str());
+}
+
+/// How its memory passed to the other host.
+fn passed(site: &Site, control: &Control, request: u64, vm: &str) -> Secrecy {
+    let to = if host_of(control, vm) == "host1" { "host2" } else { "host1" };
+    let task = moved(site, control, request, vm, to);
+    assert_eq!(task.state, TaskState::Done, "{task:?}");
+    let (id, secrecy) = *site.keys.lock().permitted.last().unwrap();
+    assert_eq!(id, control.show_vm(vm).unwrap().summary.id);
+    let recorded = site.keys.lock().uses.last().unwrap().clone();
+    assert_eq!(recorded.contains(" in plain text"), secrecy == Secrecy::Plain, "{recorded}");
+    secrecy
+}
+
+fn events_of(control: &Control) -> String {
+    let index = control.inventory.read();
+    index.events().iter().map(|event| format!("{}: {}\n", event.kind, event.message)).collect()
+}
+
+#[test]
+fn memory_passes_in_plain_text_if_a_policy_says_so_of_a_vm_that_was_never_encrypted() {
+    let (site, control) = shared(1);
+    for (number, mode) in ["required", "opportunistic", "disabled"].into_iter().enumerate() {
+        policy(&control, 800 + number as u64, mode, mode);
+    }
+    let wish = serde_json::json!({ "name": "gold", "rules": {} });
+    control.create_policy(&caller(804), &serde_json::from_value(wish).unwrap()).unwrap();
+    let mut request = 0;
+    for (policy, encrypted, secrecy) in [
+        (None, false, Secrecy::Encrypted),
+        (Some("gold"), false, Secrecy::Encrypted),
+        (Some("required"), false, Secrecy::Encrypted),
+        // Hosts that do not say what they have are taken for such that have it.
+        (Some("opportunistic"), false, Secrecy::Encrypted),
+        (Some("disabled"), false, Secrecy::Plain),
+        (Some("disabled"), true, Secrecy::Encrypted),
+    ] {
+        request += 10;
+        let name = format!("vm{request}");
+        made(&site, &control, request, &under(policy, &name, encrypted));
+        assert_eq!(passed(&site, &control, request + 2, &name), secrecy, "{policy:?} {encrypted}");
+    }
+    let events = events_of(&control);
+    for says in [
+        "the memory of VM vm50 passes to host host2 in plain text: policy disabled has it so (`disabled`)",
+        "it was on host host1; its memory passed in plain text",
+        "the memory of VM vm60 passes to host host2: it is encrypted, although policy disabled says `disabled`",
+    ] {
+        assert!(events.contains(says), "{says}: {events}");
+    }
+    assert_eq!(events.matches("its memory passed in plain text").count(), 1);
+    let shown = |name: &str| {
+        let vm = control.show_vm(name).unwrap();
+        (vm.migration, vm.migration_overruled)
+    };
+    assert_eq!(shown("vm10"), (MigrationMode::Required, None));
+    assert_eq!(shown("vm40"), (MigrationMode::Opportunistic, None));
+    assert_eq!(shown("vm50"), (MigrationMode::Disabled, None));
+    assert_eq!(shown("vm60"), (MigrationMode::Required, Some(MigrationMode::Disabled)));
+    // No VM deviates, and another rule holds from the next attempt on.
+    assert!(control.show_vm("vm60").unwrap().deviations.is_empty());
+    let rules = serde_json::json!({ "rules": { "migration": "required" } });
+    let set: SetPolicy = serde_json::from_value(rules).unwrap();
+    assert_eq!(control.set_policy(&caller(805), "disabled", &set).unwrap().deviating, []);
+    assert_eq!(passed(&site, &control, 806, "vm50"), Secrecy::Encrypted);
+    no_violations(&site);
+}
+
+#[test]
+fn a_vm_that_was_encrypted_is_never_in_plain_text_on_the_wire() {
+    let (site, control) = shared(1);
+    policy(&control, 800, "lab", "disabled");
+    let stop = |request, name: &str| {
+        let how = StopVm { force: true, timeout_s: None };
+        control.stop_vm(&caller(request), name, &how).unwrap();
+        assert!(settle_down(&site, &control));
+    };
+    let ends = |task: Task| assert_eq!(ended(&site, &control, &task).state, TaskState::Done);
+    // Decrypted; a copy of that; and an unencrypted copy of what is encrypted.
+    control.create_vm(&caller(1), &under(Some("lab"), "web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    let copy = |name: &str| {
+        let wish = serde_json::json!({ "name": name, "encrypted": false });
+        serde_json::from_value(wish).unwrap()
+    };
+    ends(control.clone_vm(&caller(2), "web1", &copy("web2")).unwrap());
+    ends(control.decrypt_disk(&caller(3), "web1", "disk0").unwrap());
+    ends(control.clone_vm(&caller(4), "web1", &copy("web3")).unwrap());
+    // Encrypted in a part, for a while.
+    made(&site, &control, 10, &under(Some("lab"), "web4", false));
+    assert_eq!(passed(&site, &control, 12, "web4"), Secrecy::Plain);
+    stop(13, "web4");
+    let disk = serde_json::json!({ "size_bytes": 1 << 20 });
+    ends(control.add_disk(&caller(14), "web4", &serde_json::from_value(disk).unwrap()).unwrap());
+    let wish = serde_json::from_str("{}").unwrap();
+    ends(control.encrypt_disk(&caller(15), "web4", "disk1", &wish).unwrap());
+    ends(control.decrypt_disk(&caller(16), "web4", "disk1").unwrap());
+    // It outlives the control plane.
+    drop(control);
+    let control = site.control().unwrap();
+    for (number, name) in ["web1", "web2", "web3", "web4"].into_iter().enumerate() {
+        let request = 100 + 10 * number as u64;
+        let vm = control.show_vm(name).unwrap();
+        assert!(!vm.summary.encrypted, "{name}");
+        assert_eq!(vm.migration_overruled, Some(MigrationMode::Disabled), "{name}");
+        start(&site, &control, request, name);
+        assert_eq!(passed(&site, &control, request + 1, name), Secrecy::Encrypted, "{name}");
+    }
+    no_violations(&site);
+}
+
+#[test]
+fn opportunistic_is_plain_only_if_a_host_says_that_it_has_no_instructions_for_encryption() {
+    let both: &[&str] = &["aes", "pclmulqdq", "sse2"];
+    let (no_aes, no_multiplication): (&[&str], &[&str]) = (&["pclmulqdq", "sse2"], &["aes", "sse2"]);
+    // Whose list is no list of what a processor has.
+    let silent: &[&str] = &[];
+    for (source, target, secrecy) in [
+        (Some(both), Some(both), Secrecy::Encrypted),
+        (Some(no_aes), Some(both), Secrecy::Plain),
+        (Some(both), Some(no_aes), Secrecy::Plain),
+        (Some(both), Some(no_multiplication), Secrecy::Plain),
+        (Some(both), Some(silent), Secrecy::Encrypted),
+        (Some(both), None, Secrecy::Encrypted),
+        (None, Some(no_aes), Secrecy::Plain),
+    ] {
+        let (site, control) = shared(1);
+        policy(&control, 800, "lab", "opportunistic");
+        for ((_, host), has) in site.hosts().into_iter().zip([source, target]) {
+            host.lock().capabilities =
+                has.and_then(|features| gives(&["pc-q35-7.2"], &["x86-64-v2"], features));
+        }
+        look_again(&site, &control);
+        made(&site, &control, 1, &under(Some("lab"), "web1", false));
+        assert_eq!(passed(&site, &control, 3, "web1"), secrecy, "{source:?} {target:?}");
+        let why = "has no instructions for encryption";
+        assert_eq!(events_of(&control).contains(why), secrecy == Secrecy::Plain);
+        made(&site, &control, 4, &under(Some("lab"), "web2", true));
+        assert_eq!(passed(&site, &control, 6, "web2"), Secrecy::Encrypted);
+    }
 }

@@ -30,7 +30,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
-    CephMount, CephName, CephUser, DatastoreId, KeyRequestId, ProviderKey, ProviderName, Redundancy,
+    CephMount, CephName, CephUser, DatastoreId, KeyRequestId, ProviderKey, ProviderName, Redundancy, Secrecy,
     SnapshotId, VmId, VolumeId, VolumeSize,
 };
 use uuid::Uuid;
@@ -1382,6 +1382,8 @@ pub struct KeysInside {
     /// The generations of VMs that are the lowest, and those that were prepared in vain.
     pub fenced: BTreeSet<(VmId, VmGeneration)>,
     pub voided: BTreeSet<(VmId, VmGeneration)>,
+    /// The attempts to move VMs that were permitted, and how their memory passes.
+    pub permitted: Vec<(VmId, Secrecy)>,
     pub unavailable: bool,
     /// The providers beside `embedded`.
     pub others: Vec<String>,
@@ -1470,7 +1472,10 @@ impl VmKeys for FakeKeys {
 
     fn permit_move(&self, of: &LiveMoveOf<'_>) -> Result<MigrationPermit, KeyProblem> {
         let grant = format!("{} {} {} {} {}", of.vm, of.running, of.prepared, of.source, of.target);
-        self.call(|_| MigrationPermit { grant: grant.into_bytes(), signer: b"the control plane".to_vec() })
+        self.call(|inside| {
+            inside.permitted.push((of.vm, of.secrecy));
+            MigrationPermit { grant: grant.into_bytes(), signer: b"the control plane".to_vec() }
+        })
     }
 
     fn fence(&self, vm: VmId, generation: VmGeneration) -> Result<(), KeyProblem> {
