@@ -60,8 +60,8 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     first.runs("vm delete copied1 --yes");
     first.runs("datastore remove copied");
 
-    // A guest on the first machine, which gives it up once it is off: with its disk for swap it does
-    // not move while it runs.
+    // A guest on the first machine, which gives it up once it is off: with its disk for swap it
+    // does not move while it runs.
     first.runs(&format!(
         "vm create web1 --datastore shared --host host1 {vm} --disk 64M --swap 8M --machine pc {guest}"
     ));

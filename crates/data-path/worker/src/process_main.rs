@@ -23,7 +23,7 @@ use strongroom_statistics::{LAYOUT, Recorders};
 use strongroom_types::{KeyEpoch, VolumeSize};
 use thiserror::Error;
 
-use crate::absent::absent_disk;
+use crate::absent::AbsentDisk;
 use crate::birth::{BirthError, BirthSocket, Keys, LimitPages, Order, Report, Start};
 use crate::closing::Closing;
 use crate::condition::{Awaited, Completion};
@@ -132,7 +132,13 @@ struct Worker {
     /// The server of a disk in memory, instead of a volume.
     in_memory: Option<Serving>,
     /// The server of a volume that is not open yet.
-    awaiting: Option<Serving>,
+    awaiting: Option<Awaiting>,
+}
+
+/// A volume that is not open yet, and is served.
+struct Awaiting {
+    serving: Serving,
+    disk: Arc<AbsentDisk>,
 }
 
 /// A volume that is served.
@@ -234,8 +240,7 @@ impl Worker {
                     socket.send(&Report::Serving, &[])?;
                 }
                 Order::AwaitVolume { size_bytes, discards } => {
-                    let disk = absent_disk(size_bytes, discards)?;
-                    self.awaiting = Some(self.service.serve(disk, None, Vec::new())?);
+                    self.await_volume(AbsentDisk::new(size_bytes, discards)?, None, Vec::new())?;
                     socket.send(&Report::Serving, &[])?;
                 }
                 Order::Release => {
@@ -303,7 +308,11 @@ impl Worker {
         let closing = stack.complete_lower(completes_after, lanes, told).map_err(DestagingError::Open)?;
         self.service.teller.watch(stack.tags(), closing.as_ref().map(Closing::watch));
         let (sessions, session_files) = match self.awaiting.take() {
-            Some(awaiting) => awaiting.suspend().map_err(ServiceError::Stop)?,
+            Some(Awaiting { serving, disk }) => {
+                // What a guest has asked for meanwhile.
+                disk.arrive(stack.disk());
+                serving.suspend().map_err(ServiceError::Stop)?
+            }
             None => (sessions, session_files),
         };
         let serving = self.service.serve(stack.disk(), sessions, session_files)?;
@@ -458,8 +467,18 @@ impl Worker {
         empty_log(destaging);
         drop((closing, stack));
         let size = VolumeSize::new(limits.size_bytes).map_err(|_| missing("a size"))?;
-        let disk = absent_disk(size, limits.discards)?;
-        self.awaiting = Some(self.service.serve(disk, sessions, session_files)?);
+        self.await_volume(AbsentDisk::new(size, limits.discards)?, sessions, session_files)
+    }
+
+    /// Serves a volume that is not open yet.
+    fn await_volume(
+        &mut self,
+        disk: Arc<AbsentDisk>,
+        sessions: Option<Value>,
+        session_files: Vec<OwnedFd>,
+    ) -> Result<(), WorkerError> {
+        let serving = self.service.serve(Arc::clone(&disk) as _, sessions, session_files)?;
+        self.awaiting = Some(Awaiting { serving, disk });
         Ok(())
     }
 
@@ -467,7 +486,7 @@ impl Worker {
     fn end(mut self) -> Result<(), String> {
         self.serving.iter_mut().for_each(Served::withdraw_top);
         self.service.limits.hasten();
-        if let Some(serving) = self.in_memory.or(self.awaiting) {
+        if let Some(serving) = self.in_memory.or(self.awaiting.map(|awaiting| awaiting.serving)) {
             return serving.stop();
         }
         match self.serving {

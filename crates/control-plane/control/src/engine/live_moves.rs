@@ -377,6 +377,12 @@ impl Control {
             LiveEnd::Target => (false, self.coming(step, live)),
             LiveEnd::Source => (!is_committed, leaving(step, live)),
         };
+        // A supervisor that has taken over from one that died waits for grants; nobody else brings
+        // them to a VM with a task.
+        let seen = self.inventory.read().observed(step.vm.id).cloned();
+        if let Some(seen) = seen.filter(|_| here) {
+            self.supply_waiting(&step.vm, &seen);
+        }
         let is_awaited = here || live.decision == Decision::Aborting;
         let is_over = end == LiveEnd::Target && !here && self.cannot_write(step, live);
         let settled = match seat.is_up() {

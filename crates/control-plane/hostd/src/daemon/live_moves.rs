@@ -28,7 +28,7 @@ use strongroom_types::VmId;
 
 use super::operations::{
     AWAY_MAX, OFF_WITHIN, Outcome, START_WITHIN, ask_running, await_off, blocking, fits, is_off, link_to,
-    off, settled, started,
+    off, settled_as, started,
 };
 use super::queue::{Failure, Job};
 use super::vms::no_such_vm;
@@ -204,7 +204,10 @@ pub async fn settle(hostd: &Arc<Hostd>, job: &Arc<Job>, here: bool) -> Outcome {
                 }
                 Ok(()) | Err(_) => {}
             }
-            match settled(hostd, vm).await {
+            // A supervisor that has taken over from one that died may wait for grants, which come
+            // with another operation.
+            let states = [PowerState::Running, PowerState::Paused, PowerState::KeyUnavailable];
+            match settled_as(hostd, vm, &states).await {
                 Some(_) => Ok(None),
                 None => Err(Problem::new("start_timeout", "the VM does not go on yet; it may still").into()),
             }

@@ -840,9 +840,13 @@ async fn give_grants(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Result<Option<Observ
 
 /// Waits until the VM is on or off, and not in between. Returns its state.
 pub async fn settled(hostd: &Arc<Hostd>, vm: VmId) -> Option<ObservedVm> {
+    settled_as(hostd, vm, &[PowerState::Running, PowerState::Paused]).await
+}
+
+/// Waits until a VM is off, or in one of these states.
+pub async fn settled_as(hostd: &Arc<Hostd>, vm: VmId, states: &[PowerState]) -> Option<ObservedVm> {
     let mut watch = hostd.vms.watch(vm)?;
-    let is_settled =
-        |now: &ObservedVm| is_off(now) || matches!(now.power, PowerState::Running | PowerState::Paused);
+    let is_settled = |now: &ObservedVm| is_off(now) || states.contains(&now.power);
     tokio::time::timeout(START_WITHIN, wait_for(&mut watch, is_settled)).await.ok()?
 }
 
