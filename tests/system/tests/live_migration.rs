@@ -326,9 +326,15 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
         let task = first.wait_until(&show, "has ended", |task| task["state"] != "running");
         println!("    {} {}", task["state"], task["error"]["message"]);
         moved += usize::from(task["state"] == "done");
+        // What was killed just now may not be noticed yet.
+        let is_alive = |vm: &Value| {
+            let machine = machines.iter().find(|machine| vm["host"] == machine.host().as_str()).unwrap();
+            let qemus = qemus_of(&scratch, machine.run(), &id);
+            qemus.iter().any(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists())
+        };
         let is_known = |vm: &Value| {
             let power = vm["power"].as_str().unwrap_or_default();
-            ["running", "stopped", "crashed"].contains(&power)
+            ["stopped", "crashed"].contains(&power) || (power == "running" && is_alive(vm))
         };
         let vm = first.wait_until("vm show web1", "is known", is_known);
         let (runs, is_on) = (vm["power"] == "running", vm["host"].as_str().unwrap().to_owned());

@@ -186,7 +186,7 @@ pub const VM_FIELDS: [(&str, &[&str]); 23] = [
     ("key", &["recrypt", "encrypt", "decrypt"]),
     ("cryptoperiod", &["recrypt"]),
     ("desired", &["power", "snapshot"]),
-    ("snapshots", &["snapshot", "configure"]),
+    ("snapshots", &["snapshot", "configure", "manage_policies"]),
     ("host", &["migrate"]),
     ("folder", &["roles"]),
     ("policy", &["manage_policies"]),

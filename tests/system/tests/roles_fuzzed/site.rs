@@ -177,7 +177,15 @@ impl Client {
             let meant = VMS.iter().find(|(known, ..)| *known == name);
             let is_as_meant = meant.is_some_and(|(_, encrypted, in_folder)| {
                 let shown = self.read(&format!("/v1/vms/{id}"));
-                shown["encrypted"] == *encrypted
+                // A schedule, or a deletion that was cancelled, would change them in the turn of
+                // another caller.
+                let snapshots = self.read(&format!("/v1/vms/{id}/snapshots")).to_string();
+                let schedule = self.read(&format!("/v1/vms/{id}/snapshot-schedule"));
+                let is_scheduled = schedule["rules"].as_array().is_some_and(|rules| !rules.is_empty());
+                !is_scheduled
+                    && snapshots.contains("\"s1\"")
+                    && !snapshots.contains("changing")
+                    && shown["encrypted"] == *encrypted
                     && shown["partly_clear"] == !encrypted
                     && (shown["folder"] == FOLDER) == *in_folder
                     && shown["lifecycle"] == "present"
