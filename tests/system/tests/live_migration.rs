@@ -299,6 +299,7 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
         println!("round {round}: to {to}; {blow:?} after {before:?}");
         let task = first.json(&format!("vm migrate web1 --to {to} --pause-ms 2000 --no-wait"));
         std::thread::sleep(before);
+        let mut killed = Vec::new();
         match blow {
             Blow::Nothing => {}
             Blow::Control => kill_all(&cables.ends[..1], "--role control"),
@@ -311,8 +312,8 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
             }
             Blow::Part(words) => kill_all(&cables.ends, words),
             Blow::Qemu(number) => {
-                let qemus = qemus_of(&scratch, machines[number].run(), &id);
-                for pid in qemus.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+                killed = qemus_of(&scratch, machines[number].run(), &id);
+                for pid in killed.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
                     let _ = kill_process(pid, Signal::KILL);
                 }
             }
@@ -327,14 +328,13 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
         println!("    {} {}", task["state"], task["error"]["message"]);
         moved += usize::from(task["state"] == "done");
         // What was killed just now may not be noticed yet.
-        let is_alive = |vm: &Value| {
+        let lives_on = |vm: &Value| {
             let machine = machines.iter().find(|machine| vm["host"] == machine.host().as_str()).unwrap();
-            let qemus = qemus_of(&scratch, machine.run(), &id);
-            qemus.iter().any(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists())
+            qemus_of(&scratch, machine.run(), &id).iter().any(|pid| !killed.contains(pid))
         };
         let is_known = |vm: &Value| {
             let power = vm["power"].as_str().unwrap_or_default();
-            ["stopped", "crashed"].contains(&power) || (power == "running" && is_alive(vm))
+            ["stopped", "crashed"].contains(&power) || (power == "running" && lives_on(vm))
         };
         let vm = first.wait_until("vm show web1", "is known", is_known);
         let (runs, is_on) = (vm["power"] == "running", vm["host"].as_str().unwrap().to_owned());
