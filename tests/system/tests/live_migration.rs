@@ -313,6 +313,11 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
             Blow::Part(words) => kill_all(&cables.ends, words),
             Blow::Qemu(number) => {
                 killed = qemus_of(&scratch, machines[number].run(), &id);
+                // Its number may be another process's by now.
+                killed.retain(|pid| {
+                    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                    String::from_utf8_lossy(&line).contains(&id)
+                });
                 for pid in killed.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
                     let _ = kill_process(pid, Signal::KILL);
                 }
