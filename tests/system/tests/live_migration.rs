@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use strongroom_system_tests::{Scratch, datastore, put_test_guest, seed, take_place};
+use strongroom_system_tests::{Process, Scratch, datastore, put_test_guest, seed, take_place};
 
 use super::machines_support::{Cables, FIRST, Guests, Machine, Recorder, WITHIN, qemus_of};
 
@@ -45,6 +45,21 @@ impl Counting {
     }
 }
 
+/// The first machine, which the other one reaches as a host, too.
+fn starts_site(first: &Machine<'_>) -> Process {
+    first.starts_site_with(&format!("--listen-guests {FIRST}:5691"))
+}
+
+/// Both machines are hosts of one site, and reach the datastore `shared`.
+fn one_site(scratch: &Scratch, first: &Machine<'_>, second: &Machine<'_>) -> [Process; 2] {
+    first.takes_guests_kernel();
+    let serving = [starts_site(first), first.lets_join(second)];
+    let path = scratch.make_directory("shared");
+    first.runs(&format!("datastore add shared {} --host host1", path.display()));
+    first.runs("datastore add-host shared --host host2");
+    serving
+}
+
 #[test]
 #[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
@@ -58,12 +73,7 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     let first = Machine::new(&scratch, &cables, 0);
     let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest(&scratch);
-    first.takes_guests_kernel();
-    let site = first.starts_site_with(&format!("--listen-guests {FIRST}:5691"));
-    let host = first.lets_join(&second);
-    let path = scratch.make_directory("shared");
-    first.runs(&format!("datastore add shared {} --host host1", path.display()));
-    first.runs("datastore add-host shared --host host2");
+    let [site, host] = one_site(&scratch, &first, &second);
     first.runs(&format!(
         "vm create web1 --datastore shared --host host1 --memory 256M --net none --disk 16M --machine pc {guest}"
     ));
@@ -99,7 +109,7 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     // The machine that it has left knows nothing of it, also after a restart, and the one that has
     // it keeps it.
     site.kill();
-    let site = first.starts_site_with(&format!("--listen-guests {FIRST}:5691"));
+    let site = starts_site(&first);
     host.kill();
     let host = second.starts_host("");
     first.wait_until("vm show web1", "is known again", |vm| vm["power"] == "running");
@@ -141,12 +151,7 @@ fn memory_is_on_the_wire_as_a_policy_has_it_until_the_vm_was_encrypted() {
     let first = Machine::new(&scratch, &cables, 0);
     let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest(&scratch);
-    first.takes_guests_kernel();
-    let site = first.starts_site_with(&format!("--listen-guests {FIRST}:5691"));
-    let host = first.lets_join(&second);
-    let path = scratch.make_directory("shared");
-    first.runs(&format!("datastore add shared {} --host host1", path.display()));
-    first.runs("datastore add-host shared --host host2");
+    let [site, host] = one_site(&scratch, &first, &second);
     first.runs("policy create lab --migration disabled");
     first.runs(&format!(
         "vm create web1 --datastore shared --host host1 --memory 192M --net none --disk 16M --machine pc \
@@ -264,13 +269,8 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
     let machines = [0, 1].map(|number| Machine::new(&scratch, &cables, number));
     let [first, second] = &machines;
     let guest = put_test_guest(&scratch);
-    first.takes_guests_kernel();
-    let options = format!("--listen-guests {FIRST}:5691");
-    let site = first.starts_site_with(&options);
-    let mut host = Some(first.lets_join(second));
-    let path = scratch.make_directory("shared");
-    first.runs(&format!("datastore add shared {} --host host1", path.display()));
-    first.runs("datastore add-host shared --host host2");
+    let [site, host] = one_site(&scratch, first, second);
+    let mut host = Some(host);
     first.runs(&format!(
         "vm create web1 --datastore shared --host host1 --memory 192M --net none --disk 16M --restart never \
          --machine pc {guest}"

@@ -19,9 +19,7 @@
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{Lifecycle, MoveToHost, PowerState};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
-use strongroom_host::protocol::{
-    HandoverId, MigrationSettings, OperationId, OperationKind, OperationRequest, VmGeneration,
-};
+use strongroom_host::protocol::{HandoverId, MigrationSettings, OperationKind, VmGeneration};
 use uuid::Uuid;
 
 use super::advance::{End, Next, Step};
@@ -358,13 +356,8 @@ impl Control {
         if step.vm.prepared == 0 || speaks_of_live_moves(step.seat).is_err() {
             return;
         }
-        let request = OperationRequest {
-            operation: OperationId::random(),
-            generation: VmGeneration(step.vm.prepared),
-            kind: OperationKind::Settle { here: false },
-            grants: Vec::new(),
-        };
-        if let Err(error) = step.seat.host.operate(step.vm.id, &request) {
+        let (generation, kind) = (VmGeneration(step.vm.prepared), OperationKind::Settle { here: false });
+        if let Err(error) = step.seat.order(step.vm.id, generation, kind, Vec::new()) {
             tracing::debug!(vm = %step.vm.name, host = %step.seat.name, %error, "an attempt is not cleared up");
         }
     }

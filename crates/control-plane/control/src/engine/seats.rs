@@ -5,10 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use strongroom_api::Name;
+use strongroom_host::protocol::{Grant, OperationId, OperationKind, OperationRequest, VmGeneration};
+use strongroom_types::VmId;
 use uuid::Uuid;
 
 use super::observe;
-use crate::host::Host;
+use crate::host::{Host, HostError};
 
 /// The most hosts of one run, including those that were removed. A site has 64.
 const SEATS_MAX: usize = 256;
@@ -31,6 +33,21 @@ impl HostSeat {
     pub fn new(id: Uuid, name: Name, address: Option<String>, host: Arc<dyn Host>) -> Self {
         let (seen, looking) = (Mutex::default(), Mutex::default());
         Self { id, name, address, host, seen, looking, removed: AtomicBool::new(false) }
+    }
+
+    /// Orders something that no task follows, and that is ordered again if it is still needed.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn order(
+        &self,
+        vm: VmId,
+        generation: VmGeneration,
+        kind: OperationKind,
+        grants: Vec<Grant>,
+    ) -> Result<(), HostError> {
+        let request = OperationRequest { operation: OperationId::random(), generation, kind, grants };
+        self.host.operate(vm, &request).map(drop)
     }
 
     /// Takes the host out of the site. Its threads end.

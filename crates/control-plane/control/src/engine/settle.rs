@@ -8,7 +8,7 @@
 
 use strongroom_api::task::TaskKind;
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
-use strongroom_host::protocol::{OperationId, OperationKind, OperationRequest};
+use strongroom_host::protocol::OperationKind;
 use strongroom_types::VmId;
 use uuid::Uuid;
 
@@ -211,13 +211,7 @@ impl Control {
                 return;
             }
         };
-        let request = OperationRequest {
-            operation: OperationId::random(),
-            generation,
-            kind: OperationKind::SupplyGrants,
-            grants,
-        };
-        if let Err(error) = seat.host.operate(vm.id, &request) {
+        if let Err(error) = seat.order(vm.id, generation, OperationKind::SupplyGrants, grants) {
             tracing::debug!(vm = %vm.name, %error, "grants could not be brought");
         }
     }

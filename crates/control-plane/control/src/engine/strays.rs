@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use strongroom_host::protocol::{OperationId, OperationKind, OperationRequest, VmGeneration};
+use strongroom_host::protocol::{OperationKind, VmGeneration};
 use strongroom_types::VmId;
 use uuid::Uuid;
 
@@ -48,15 +48,9 @@ impl Control {
                 continue;
             }
             let (kind, generation) = stray.order();
-            let request = OperationRequest {
-                operation: OperationId::random(),
-                generation: VmGeneration(generation),
-                kind,
-                grants: Vec::new(),
-            };
             let (host, vm) = (&stray.seat.name, &stray.name);
             tracing::warn!(%host, %vm, generation = stray.generation, "the VM runs on a host that is not its own, and is ended there");
-            if let Err(error) = stray.seat.host.operate(stray.vm, &request) {
+            if let Err(error) = stray.seat.order(stray.vm, VmGeneration(generation), kind, Vec::new()) {
                 tracing::debug!(%host, %vm, %error, "it could not be ended");
             }
         }
