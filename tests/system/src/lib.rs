@@ -53,7 +53,9 @@ pub use libvirt::Libvirt;
 pub use process::{Finished, Process, run};
 pub use qmp::Qmp;
 pub use scratch::Scratch;
-pub use serving::{Console, Serving, end_vms, end_vms_in, put_test_guest, take_place};
+pub use serving::{
+    Console, Serving, end_vms, end_vms_in, put_test_guest, put_test_guest_for_uefi, take_place,
+};
 pub use session::{Output, RunningCommand, Session};
 pub use snapshot::Snapshot;
 pub use terminal::Terminal;

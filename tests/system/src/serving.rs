@@ -207,7 +207,7 @@ impl<'test> Serving<'test> {
     /// image.
     #[track_caller]
     pub fn test_guest_for_uefi(&self) -> String {
-        self.test_guest_with("vmlinuz", &["initramfs.cpio"])
+        put_test_guest_for_uefi(self.scratch)
     }
 
     #[track_caller]
@@ -351,6 +351,12 @@ impl Drop for Serving<'_> {
 #[track_caller]
 pub fn put_test_guest(scratch: &Scratch) -> String {
     put_guest(scratch, "vmlinux", &["initramfs.cpio"])
+}
+
+/// As [`Serving::test_guest_for_uefi`].
+#[track_caller]
+pub fn put_test_guest_for_uefi(scratch: &Scratch) -> String {
+    put_guest(scratch, "vmlinuz", &["initramfs.cpio"])
 }
 
 #[track_caller]

@@ -7,7 +7,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use strongroom_system_tests::{Process, Scratch, datastore, put_test_guest, seed, take_place};
+use strongroom_system_tests::{
+    Process, Scratch, datastore, put_test_guest, put_test_guest_for_uefi, seed, take_place,
+};
 
 use super::machines_support::{Cables, FIRST, Guests, Machine, Recorder, WITHIN, qemus_of};
 
@@ -130,6 +132,88 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     let vm = first.json("vm show web1");
     assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some("host1")), "{vm}");
     guest.goes_on(&first);
+    first.runs("vm stop web1 --force");
+    first.runs("vm delete web1 --yes");
+    host.terminate(WITHIN);
+    site.terminate(WITHIN);
+}
+
+/// A variable of the firmware, and a text for the guest's swapped-out memory.
+const VARIABLE: &str = "/sys/firmware/efi/efivars/Strongroom-3c8b1d52-7a0e-4f0c-9a3e-6f6d3c1f0b55";
+const SWAPPED: &str = "strongroom-swap-marker-7e21";
+
+/// UEFI's variables, a disk for swap and cloud-init's data are reached by NBD, and QEMU reads some
+/// of it before the other machine has given it up.
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn what_a_vm_has_beside_its_disks_moves_with_it() {
+    if !rustix::process::geteuid().is_root() {
+        println!("network namespaces need root; this test did nothing");
+        return;
+    }
+    let cables = Cables::lay(2);
+    let scratch = Scratch::new();
+    let _guests = Guests(&scratch);
+    let first = Machine::new(&scratch, &cables, 0);
+    let second = Machine::new(&scratch, &cables, 1);
+    let guest = put_test_guest_for_uefi(&scratch);
+    let [site, host] = one_site(&scratch, &first, &second);
+    let user_data = scratch.path("user-data");
+    std::fs::write(&user_data, "#cloud-config\n# moves\n").unwrap();
+    first.runs(&format!(
+        "vm create web1 --datastore shared --host host1 --memory 256M --net none --disk 16M --swap 32M --uefi \
+         --user-data {} {guest}",
+        user_data.display()
+    ));
+    let swap = scratch.path("shared/web1/swap0");
+    let _place = take_place();
+    first.runs("vm start web1");
+    let mut console = first.console("web1");
+    console.wait_until_ready();
+    console
+        .session
+        .run("insmod /lib/modules/efivarfs.ko && mount -t efivarfs none /sys/firmware/efi/efivars");
+    for module in ["fat", "vfat", "nls_cp437", "nls_ascii"] {
+        console.session.run(&format!("insmod /lib/modules/{module}.ko"));
+    }
+    console.session.run(&format!(
+        "echo {SWAPPED} > text; dd if=text of=/dev/vdb bs=4096 seek=100 conv=sync,fsync 2>&1; {COUNTING}"
+    ));
+    drop(console);
+    let mut written: Vec<String> = Vec::new();
+    for (at, to) in ["host2", "host1", "host2"].into_iter().enumerate() {
+        let name = VARIABLE.replace("Strongroom", &format!("Before{at}"));
+        // Non-volatile, for boot and run time (UEFI 2.10, 8.2).
+        let text = format!("printf '\\007\\000\\000\\000written{at}' > {name}");
+        first.console("web1").session.run(&text);
+        written.push(name);
+        first.runs(&format!("vm migrate web1 --to {to} --pause-ms 2000"));
+        assert_eq!(first.json("vm show web1")["host"], to);
+        let mut console = first.console("web1");
+        for (at, name) in written.iter().enumerate() {
+            assert!(console.session.run(&format!("cat {name}")).contains(&format!("written{at}")), "{to}");
+        }
+        let swapped = "dd if=/dev/vdb bs=4096 skip=100 count=1 iflag=direct 2>/dev/null | tr -d '\\000'";
+        assert!(console.session.run(swapped).contains(SWAPPED), "{to}");
+        console.session.run("mount -r -t vfat /dev/vdc /mnt");
+        assert!(console.session.run("cat /mnt/user-data; umount /mnt").contains("# moves"), "{to}");
+        let counted = console.session.run("cat /count").trim().parse::<u64>().unwrap();
+        console.session.wait_until(&format!("[ $(cat /count) -gt {counted} ]"));
+    }
+    assert!(swap.exists());
+    first.runs("vm stop web1 --force");
+    assert!(!swap.exists(), "what was swapped out outlives the guest");
+    // The firmware has what was written before the last move, also after it boots.
+    first.runs("vm start web1");
+    let mut console = first.console("web1");
+    console.wait_until_ready();
+    console
+        .session
+        .run("insmod /lib/modules/efivarfs.ko && mount -t efivarfs none /sys/firmware/efi/efivars");
+    for (at, name) in written.iter().enumerate() {
+        assert!(console.session.run(&format!("cat {name}")).contains(&format!("written{at}")));
+    }
+    drop(console);
     first.runs("vm stop web1 --force");
     first.runs("vm delete web1 --yes");
     host.terminate(WITHIN);

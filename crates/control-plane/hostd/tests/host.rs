@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         trial("a_vm_that_has_left_a_host_is_started_on_another_one_only", moves::moved),
         trial("a_vm_moves_whichever_hostd_is_killed", moves::killed),
         trial("a_running_vm_moves_there_and_back_with_its_memory_and_disk", live_moves::there_and_back),
+        trial("a_running_vm_moves_with_disks_by_nbd_and_what_it_has_swapped_out", live_moves::by_nbd),
         trial("a_running_vm_goes_on_in_one_place_whoever_is_killed", live_moves::few_are_killed),
         long_trial("a_running_vm_goes_on_in_one_place_whoever_is_killed_when", live_moves::all_are_killed),
         trial("a_cancelled_move_of_a_running_vm_leaves_it_where_it_was", live_moves::cancelled),

@@ -98,6 +98,11 @@ impl Machine {
         &self.qemu
     }
 
+    /// Kills it: nothing of it is needed. The end is reported as news.
+    pub fn kill(&self) {
+        self.qemu.send_kill();
+    }
+
     /// Cuts its power. The end is reported as news.
     ///
     /// # Errors

@@ -518,9 +518,11 @@ impl Vm {
             stop.message = "its guest did not end in time, and it was cut off".to_owned();
         }
         self.start.abandon();
-        if let Some(machine) = &self.machine
-            && let Err(error) = machine.cut_off()
-        {
+        let Some(machine) = &self.machine else { return };
+        if self.is_between_hosts() {
+            // In order, it would flush disks whose volumes another host has.
+            machine.kill();
+        } else if let Err(error) = machine.cut_off() {
             tracing::error!("VM {}: it cannot be cut off: {error}", self.task.spec.name);
         }
     }
@@ -561,7 +563,10 @@ impl Vm {
                 }
             }
         }
-        if let Err(error) = swap::remove_all(&self.task.spec, &self.keys) {
+        // Between two hosts, the other one may need them.
+        if !self.is_between_hosts()
+            && let Err(error) = swap::remove_all(&self.task.spec, &self.keys)
+        {
             tracing::warn!("VM {}: a swap disk is left until its next start: {error}", self.task.spec.name);
         }
         tracing::info!("VM {}: off: {message}", self.task.spec.name);

@@ -23,7 +23,7 @@ use strongroom_statistics::{LAYOUT, Recorders};
 use strongroom_types::{KeyEpoch, VolumeSize};
 use thiserror::Error;
 
-use crate::absent::AbsentDisk;
+use crate::absent::{AbsentDisk, Early};
 use crate::birth::{BirthError, BirthSocket, Keys, LimitPages, Order, Report, Start};
 use crate::closing::Closing;
 use crate::condition::{Awaited, Completion};
@@ -240,7 +240,11 @@ impl Worker {
                     socket.send(&Report::Serving, &[])?;
                 }
                 Order::AwaitVolume { size_bytes, discards } => {
-                    self.await_volume(AbsentDisk::new(size_bytes, discards)?, None, Vec::new())?;
+                    self.await_volume(
+                        AbsentDisk::new(size_bytes, discards, Early::ReadsZeroes)?,
+                        None,
+                        Vec::new(),
+                    )?;
                     socket.send(&Report::Serving, &[])?;
                 }
                 Order::Release => {
@@ -467,7 +471,7 @@ impl Worker {
         empty_log(destaging);
         drop((closing, stack));
         let size = VolumeSize::new(limits.size_bytes).map_err(|_| missing("a size"))?;
-        self.await_volume(AbsentDisk::new(size, limits.discards)?, sessions, session_files)
+        self.await_volume(AbsentDisk::new(size, limits.discards, Early::Waits)?, sessions, session_files)
     }
 
     /// Serves a volume that is not open yet.
@@ -486,7 +490,11 @@ impl Worker {
     fn end(mut self) -> Result<(), String> {
         self.serving.iter_mut().for_each(Served::withdraw_top);
         self.service.limits.hasten();
-        if let Some(serving) = self.in_memory.or(self.awaiting.map(|awaiting| awaiting.serving)) {
+        if let Some(Awaiting { serving, disk }) = self.awaiting {
+            disk.give_up();
+            return serving.stop();
+        }
+        if let Some(serving) = self.in_memory {
             return serving.stop();
         }
         match self.serving {

@@ -23,6 +23,19 @@ pub const FOLDER: &str = "tenant1";
 pub const DATASTORE: &str = "ds";
 pub const NETWORK: &str = "net1";
 
+/// What callers make many of, in the order in which it can be deleted, with what the site has itself.
+const MADE: [(&str, &str); 9] = [
+    ("tokens", "first"),
+    ("users", "u1"),
+    ("roles", "role1"),
+    ("recipients", "r1"),
+    ("emergency-credentials", "e1"),
+    ("policies", "p1"),
+    ("placement-groups", "pg1"),
+    ("networks", NETWORK),
+    ("folders", FOLDER),
+];
+
 /// An answer.
 #[derive(Debug)]
 pub struct Answer {
@@ -140,6 +153,14 @@ impl Client {
     /// Makes what is not there, and undoes what callers with the right to it have changed.
     pub fn restore(&self) {
         self.settles();
+        for (kind, own) in MADE {
+            for one in self.list(&format!("/v1/{kind}")) {
+                let name = one["name"].as_str().unwrap();
+                if name != own && one["built_in"] != true {
+                    self.owner("DELETE", &format!("/v1/{kind}/{name}"), &Value::Null);
+                }
+            }
+        }
         self.owner("PATCH", "/v1/hosts/host1", &json!({ "maintenance": false }));
         for datastore in self.list("/v1/datastores") {
             let name = datastore["name"].as_str().unwrap();

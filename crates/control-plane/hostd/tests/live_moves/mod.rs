@@ -8,11 +8,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use strongroom_datastore::file::describe;
+use strongroom_datastore::file::storage::is_gone;
 use strongroom_host::migration::{Decision, Heard};
 use strongroom_host::orders::{RelayBirth, RelayEnd, RelayReport};
 use strongroom_host::protocol::{
-    DiskKey, MigrationPermit, MigrationSettings, Network, Nic, ObservedVm, Offer, Operation, OperationKind,
-    OperationOutcome, OperationState, PowerState, Problem, Receiving, Sending, StartOptions, VmSpec,
+    Disk, DiskFrontend, DiskKey, DiskKind, MigrationPermit, MigrationSettings, Network, Nic, ObservedVm,
+    Offer, Operation, OperationKind, OperationOutcome, OperationState, PowerState, Problem, Receiving,
+    Sending, StartOptions, VmSpec,
 };
 use strongroom_host::wire::Wire;
 
@@ -146,7 +149,17 @@ const TARGET: usize = 1;
 impl Site {
     /// With a VM that is not encrypted.
     fn start() -> Self {
-        Self::of([Host::start(), Host::start()], None)
+        Self::of([Host::start(), Host::start()], None, |_| {})
+    }
+
+    /// With a VM whose disks QEMU reaches by NBD, and which has one for swap.
+    fn by_nbd() -> Self {
+        Self::of([Host::start(), Host::start()], None, |spec| {
+            let disk = Disk { frontend: DiskFrontend::Nbd, ..spec.disks[0].clone() };
+            let swap = Disk { name: "swap0".parse().unwrap(), kind: DiskKind::Swap, ..disk.clone() };
+            spec.disks = vec![disk, swap];
+            spec.seed = true;
+        })
     }
 
     /// With a VM that is encrypted, and has a network card.
@@ -154,13 +167,14 @@ impl Site {
         let hosts = [Host::start(), Host::start()];
         let keys = KeySite::start(&hosts[0]);
         keys.serve(&hosts[1]);
-        Self::of(hosts, Some(keys))
+        Self::of(hosts, Some(keys), |_| {})
     }
 
-    fn of(hosts: [Host; 2], keys: Option<KeySite>) -> Self {
+    fn of(hosts: [Host; 2], keys: Option<KeySite>, change: impl FnOnce(&mut VmSpec)) -> Self {
         let datastore = hosts[0].host().datastores[0].id;
         hosts[1].try_use(&hosts[0].path("ds"), datastore).unwrap();
         let mut spec = hosts[0].spec("web1", 1);
+        change(&mut spec);
         if let Some(keys) = &keys {
             spec.nics = vec![Nic::new("52:54:00:12:34:56".parse().unwrap(), Network::User)];
             spec.disks[0].key = DiskKey::provider(keys.key.clone(), None);
@@ -353,6 +367,26 @@ pub fn there_and_back() {
     let late = site.ended(SOURCE, OperationKind::Send(Box::new(site.send(1, SETTINGS))));
     assert!(late.error.is_some());
     site.works();
+}
+
+/// QEMU reads disks that it reaches by NBD when it starts. What the guest has swapped out moves
+/// with it, and goes when it stops.
+pub fn by_nbd() {
+    let mut site = Site::by_nbd();
+    let swap = site.spec.volume_path(&site.spec.disks[1].name);
+    let volume = || describe(&swap).unwrap().descriptor.volume;
+    let made = volume();
+    site.works();
+    for _ in 0..2 {
+        assert_eq!(site.attempt(None), Decision::Committed);
+        site.is_in_one_place();
+        site.works();
+        assert_eq!(volume(), made);
+    }
+    harmed(&mut site, Step::Received, Victim::Hostd(TARGET));
+    harmed(&mut site, Step::TakenUp, Victim::Qemu(TARGET));
+    site.hosts[site.at].done(&site.spec, site.generation, OperationKind::Stop { force: true, timeout_s: 0 });
+    assert!(is_gone(&swap));
 }
 
 /// The attempt fails, or succeeds, as its harm lets it, and the guest is where it was decided.

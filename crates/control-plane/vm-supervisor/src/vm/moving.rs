@@ -93,11 +93,6 @@ impl Moving {
         Self::coming(Vec::new())
     }
 
-    /// Whether the guest must not go on: another host may have the volumes.
-    pub(super) fn is_between_hosts(&self) -> bool {
-        !matches!(self.stage, Stage::Sending(_))
-    }
-
     /// Keeps the worker of a volume that was closed.
     pub(super) fn released(&mut self, disk: AwaitingDisk) {
         if let Stage::Closed(released) = &mut self.stage {
@@ -113,6 +108,11 @@ impl Moving {
 }
 
 impl Vm {
+    /// Whether the guest must not go on: another host may have the volumes.
+    pub(super) fn is_between_hosts(&self) -> bool {
+        self.activity.moving().is_some_and(|moving| !matches!(moving.stage, Stage::Sending(_)))
+    }
+
     /// Begins to send the memory. Answered when the guest stands still.
     pub(super) fn send_memory(
         &mut self,

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use strongroom_host::orders::{Report, Request, RequestKind};
 use strongroom_host::protocol::{OffReason, PowerState, Problem};
 
-use super::moving::Moving;
 use super::nics::WantedNics;
 use super::rekey::DataKeys;
 use super::sizes::WantedSizes;
@@ -181,7 +180,7 @@ impl Vm {
         self.abandon_snapshot_memory();
         self.abandon_quiesced_snapshot();
         self.give_up_part();
-        let is_between_hosts = self.activity.moving().is_some_and(Moving::is_between_hosts);
+        let is_between_hosts = self.is_between_hosts();
         if !is_between_hosts && let Err(problem) = self.abandon_move() {
             tracing::warn!("VM {}: its move is not given up: {problem}", self.task.spec.name);
         }
