@@ -23,7 +23,7 @@ pub const FOLDER: &str = "tenant1";
 pub const DATASTORE: &str = "ds";
 pub const NETWORK: &str = "net1";
 
-/// What callers make many of, in the order in which it can be deleted, with what the site has itself.
+/// What callers make many of, in the order in which it can be deleted; and what the site has.
 const MADE: [(&str, &str); 9] = [
     ("tokens", "first"),
     ("users", "u1"),
