@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strongroom_lab::datapath::guest_load::{GuestLoad, Guests, LoadError, Order, Pattern};
 use strongroom_lab::vhost_user::guest::Pages;
@@ -70,6 +70,18 @@ fn a_disk_is_filled_all_over_or_in_part() {
             assert_eq!(is_written, (index as u64).is_multiple_of(stride), "{queues} queues, block {index}");
         }
     }
+}
+
+#[test]
+fn a_paced_load_sends_no_more_than_it_is_told_to() {
+    const PER_SECOND: f64 = 1000.0;
+    let (disk, local) = disk();
+    let mut load = load(&[&local], PATTERN, guests(1), &Arc::default());
+    load.pace(PER_SECOND);
+    let begun = Instant::now();
+    let (loaded, _) = load.run(Duration::ZERO, Duration::from_millis(300), &mut || ()).unwrap();
+    let most = (begun.elapsed().as_secs_f64() * PER_SECOND) as u64 + u64::from(PATTERN.depth);
+    assert!(loaded.operations > 0 && disk.requests() <= most, "{} of {most}", disk.requests());
 }
 
 #[test]

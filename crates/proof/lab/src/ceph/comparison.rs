@@ -56,6 +56,8 @@ impl CephConfig {
 pub struct CephWorkload {
     name: String,
     pattern: Pattern,
+    /// Requests a second, if not as many as are answered.
+    per_second: Option<f64>,
 }
 
 impl Workload for CephWorkload {
@@ -68,15 +70,21 @@ impl Workload for CephWorkload {
     }
 
     fn must_saturate(&self) -> bool {
-        self.pattern.depth > 1
+        self.pattern.depth > 1 && self.per_second.is_none()
     }
 }
 
-/// All rows.
+/// Reads and writes that are also measured at half of the rate that our clear volume reaches.
+const PACED: [Pattern; 2] = [
+    Pattern { order: Order::Random, reads_percent: 100, block_bytes: 4096, depth: 32 },
+    Pattern { order: Order::Random, reads_percent: 0, block_bytes: 4096, depth: 32 },
+];
+
+/// The rows in which servers are asked for as much as they answer.
 pub fn rows() -> Vec<CephWorkload> {
     let row = |order, reads_percent, kib: u32, depth| {
         let pattern = Pattern { order, reads_percent, block_bytes: kib << 10, depth };
-        CephWorkload { name: told(pattern), pattern }
+        CephWorkload { name: told(pattern), pattern, per_second: None }
     };
     vec![
         row(Order::Random, 100, 4, 32),
@@ -96,6 +104,14 @@ struct Image<'study> {
 }
 
 impl Image<'_> {
+    /// Operations a second, measured for as long as one measurement takes.
+    fn reaches(&self, pattern: Pattern, pace: Pace) -> Result<f64, SubjectError> {
+        let mut session = self.start(pattern)?;
+        let loaded = session.load.run(pace.warm_up, pace.duration, &mut || {});
+        let (loaded, _) = loaded.map_err(|error| failed(&session.running.0[0], error))?;
+        Ok(loaded.operations as f64 / loaded.elapsed.as_secs_f64())
+    }
+
     fn start(&self, pattern: Pattern) -> Result<GuestSession<'static>, SubjectError> {
         let guests = Guests { queues: 1, pages: Pages::Huge, spin: Duration::ZERO, lengths: Lengths::Same };
         let socket = self.config.directory.join("socket");
@@ -128,7 +144,11 @@ impl Subject<CephWorkload> for Image<'_> {
     }
 
     fn open(&mut self, workload: &CephWorkload) -> Result<Box<dyn Session + '_>, SubjectError> {
-        Ok(Box::new(self.start(workload.pattern)?))
+        let mut session = self.start(workload.pattern)?;
+        if let Some(per_second) = workload.per_second {
+            session.load.pace(per_second);
+        }
+        Ok(Box::new(session))
     }
 }
 
@@ -145,11 +165,18 @@ pub fn study<'study>(
         image.prepare()?;
         subjects.push(Box::new(image));
     }
-    let settings = BTreeMap::from([
+    let mut settings = BTreeMap::from([
         ("an image".to_owned(), format!("{} MiB", config.bytes >> 20)),
         ("the pool".to_owned(), config.pool.clone()),
     ]);
-    Ok(Study { name: "ceph".to_owned(), settings, subjects, workloads: rows(), pace })
+    let mut workloads = rows();
+    for pattern in PACED {
+        let half = (Image { server: Server::Clear, config }.reaches(pattern, pace)? / 2.0).round();
+        let name = format!("{}, at half of what our clear volume reaches", told(pattern));
+        settings.insert(name.clone(), format!("{half} operations a second"));
+        workloads.push(CephWorkload { name, pattern, per_second: Some(half) });
+    }
+    Ok(Study { name: "ceph".to_owned(), settings, subjects, workloads, pace })
 }
 
 /// The baselines: QEMU's driver, plain and with LUKS, and our own server without encryption.

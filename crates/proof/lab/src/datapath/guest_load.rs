@@ -136,6 +136,7 @@ pub struct GuestLoad {
     queues: Vec<QueueLoad>,
     pattern: Pattern,
     spin: Duration,
+    interval: Duration,
     stop: Arc<AtomicBool>,
 }
 
@@ -165,7 +166,12 @@ impl GuestLoad {
                 queues.push(QueueLoad::new(queue, first_block, blocks, queues.len() as u64)?);
             }
         }
-        Ok(Self { front_ends, queues, pattern, spin: guests.spin, stop })
+        Ok(Self { front_ends, queues, pattern, spin: guests.spin, interval: Duration::ZERO, stop })
+    }
+
+    /// Has [`Self::run`] send this many requests a second on each queue, if so many are answered.
+    pub fn pace(&mut self, per_second: f64) {
+        self.interval = Duration::from_secs_f64(1.0 / per_second);
     }
 
     /// Connects to the server at `socket`.
@@ -192,7 +198,7 @@ impl GuestLoad {
         beside: &mut dyn FnMut(Moment),
         at_edge: &mut dyn FnMut() -> T,
     ) -> Result<(Loaded, [T; 2]), LoadError> {
-        let asked = Asked { pattern: self.pattern, stride: 1, count_max: u64::MAX };
+        let asked = Asked { interval: self.interval, ..Asked::of(self.pattern, u64::MAX) };
         self.drive(asked, &mut |watch| {
             watch.wait(warm_up)?;
             beside(Moment::Warm);
@@ -211,21 +217,21 @@ impl GuestLoad {
     /// blocks.
     pub fn fill(&mut self, stride: u64) -> Result<(), LoadError> {
         let pattern = Pattern { order: Order::Sequential, reads_percent: 0, ..self.pattern };
-        let asked = Asked { pattern, stride, count_max: self.blocks_max().div_ceil(stride) };
+        let asked = Asked { stride, ..Asked::of(pattern, self.blocks_max().div_ceil(stride)) };
         self.drive(asked, &mut |watch| watch.until_ended(FILL_TIMEOUT)).map(drop)
     }
 
     /// Reads all of the disks once, in order.
     pub fn read_all(&mut self) -> Result<(), LoadError> {
         let pattern = Pattern { order: Order::Sequential, reads_percent: 100, ..self.pattern };
-        let asked = Asked { pattern, stride: 1, count_max: self.blocks_max() };
+        let asked = Asked::of(pattern, self.blocks_max());
         self.drive(asked, &mut |watch| watch.until_ended(FILL_TIMEOUT)).map(drop)
     }
 
     /// Reads the first block of each disk.
     pub fn read_first(&mut self) -> Result<(), LoadError> {
         let pattern = Pattern { order: Order::Sequential, reads_percent: 100, depth: 1, ..self.pattern };
-        let asked = Asked { pattern, stride: 1, count_max: 1 };
+        let asked = Asked::of(pattern, 1);
         self.drive(asked, &mut |watch| watch.until_ended(DRAIN_TIMEOUT)).map(drop)
     }
 

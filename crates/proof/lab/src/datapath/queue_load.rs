@@ -38,6 +38,15 @@ pub(super) struct Asked {
     pub stride: u64,
     /// The number of requests of each queue.
     pub count_max: u64,
+    /// The time from one request of a queue to the next; zero for as many as are answered.
+    pub interval: Duration,
+}
+
+impl Asked {
+    /// So many requests, one block after the other where the pattern has an order.
+    pub fn of(pattern: Pattern, count_max: u64) -> Self {
+        Self { pattern, stride: 1, count_max, interval: Duration::ZERO }
+    }
 }
 
 /// A queue of a guest, and its part of the disk.
@@ -71,9 +80,10 @@ impl QueueLoad {
         spin: Duration,
         progress: &Progress,
     ) -> Result<Loaded, PreparedError> {
-        let Asked { pattern, stride, count_max } = asked;
+        let Asked { pattern, stride, count_max, interval } = asked;
         self.next_block = 0;
         let mut left = count_max;
+        let mut due = Instant::now();
         let depth = usize::from(pattern.depth);
         let mut free: Vec<u16> = (0..pattern.depth).collect();
         let mut answered = Vec::with_capacity(depth);
@@ -86,8 +96,16 @@ impl QueueLoad {
             if phase == Phase::Abandoned as u8 {
                 return Ok(count.counted);
             }
-            if phase < Phase::Over as u8 && !free.is_empty() && left > 0 {
-                let count = left.min(free.len() as u64);
+            let mut may_send = left.min(free.len() as u64);
+            if !interval.is_zero() {
+                let are_due = now.saturating_duration_since(due).div_duration_f64(interval) as u64;
+                // What a slow server has not taken is not sent later.
+                due = due.max(now.checked_sub(interval * u32::from(pattern.depth)).unwrap_or(due));
+                may_send = may_send.min(are_due);
+                due += interval * may_send as u32;
+            }
+            if phase < Phase::Over as u8 && may_send > 0 {
+                let count = may_send;
                 left -= count;
                 for slot in free.drain(free.len() - count as usize..) {
                     let (kind, sector) = self.next(pattern, stride);
@@ -96,13 +114,14 @@ impl QueueLoad {
                 }
                 self.queue.publish()?;
             }
-            if free.len() == depth {
+            if free.len() == depth && (interval.is_zero() || phase >= Phase::Over as u8) {
                 return Ok(count.counted);
             }
             self.queue.take_answered(&mut answered)?;
             if answered.is_empty() {
                 if spin.is_zero() || !self.spins(spin)? {
-                    self.queue.sleep()?;
+                    let next = !interval.is_zero() && !free.is_empty() && phase < Phase::Over as u8;
+                    self.queue.sleep(next.then(|| due + interval))?;
                 }
                 continue;
             }

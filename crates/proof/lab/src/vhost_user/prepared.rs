@@ -8,9 +8,11 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use strongroom_memory::{GuestAddress, GuestMemory};
@@ -226,10 +228,19 @@ impl PreparedQueue {
     }
 
     /// Requests a call for the next answer, and sleeps until that, or until another thread calls
-    /// ([`Self::call_file`]). Does not sleep if there is an answer.
-    pub fn sleep(&mut self) -> Result<(), PreparedError> {
+    /// ([`Self::call_file`]), or until a moment. Does not sleep if there is an answer.
+    pub fn sleep(&mut self, until: Option<Instant>) -> Result<(), PreparedError> {
         if !self.ring.listen()? {
             self.sleeps += 1;
+            if let Some(until) = until {
+                let left = until.saturating_duration_since(Instant::now());
+                let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+                match poll(&mut [PollFd::new(&self.call, PollFlags::IN)], Some(&left)) {
+                    Ok(0) | Err(Errno::INTR) => return Ok(()),
+                    Ok(_) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
             match rustix::io::read(&self.call, &mut [0_u8; 8]) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
