@@ -51,6 +51,14 @@ impl Session {
         self.start(command).finish(deadline)
     }
 
+    /// Sends a line to a guest without a shell, and waits until it has answered with another one.
+    #[track_caller]
+    pub fn ask(&mut self, line: &str, answer: &str) {
+        self.send(line);
+        let answered = |line: &str| line.trim() == answer;
+        self.received.wait_for_line(&format!("the guest answered {answer}"), COMMAND_DEADLINE, answered);
+    }
+
     /// Waits in the guest until a condition of its shell holds.
     #[track_caller]
     pub fn wait_until(&mut self, condition: &str) {

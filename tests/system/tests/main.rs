@@ -22,6 +22,7 @@ mod damaged_volumes;
 mod datapath;
 mod dying_disk;
 mod estate;
+mod evacuations;
 mod evidence;
 mod first_hour;
 mod first_mistakes;
