@@ -93,8 +93,8 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
 
     let recorder = Recorder::start(&scratch, &cables, "wire");
     recorder.sees_what_is_plain(&first);
-    for (to, runs) in [("host2", (0, 1)), ("host1", (1, 0)), ("host2", (0, 1))] {
-        first.runs(&format!("vm migrate web1 --to {to} --pause-ms 2000"));
+    for (to, runs, channels) in [("host2", (0, 1), 1), ("host1", (1, 0), 3), ("host2", (0, 1), 8)] {
+        first.runs(&format!("vm migrate web1 --to {to} --pause-ms 2000 --channels {channels}"));
         let vm = first.json("vm show web1");
         assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some(to)), "{vm}");
         assert_eq!((runs_on("first-run"), runs_on("run")), runs, "on {to}");
@@ -381,7 +381,9 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
         let blow = BLOWS[random.random_range(0..BLOWS.len())];
         let before = Duration::from_millis(random.random_range(0..3000));
         println!("round {round}: to {to}; {blow:?} after {before:?}");
-        let task = first.json(&format!("vm migrate web1 --to {to} --pause-ms 2000 --no-wait"));
+        let channels = random.random_range(1..=4);
+        let task =
+            first.json(&format!("vm migrate web1 --to {to} --pause-ms 2000 --channels {channels} --no-wait"));
         std::thread::sleep(before);
         let mut killed = Vec::new();
         match blow {

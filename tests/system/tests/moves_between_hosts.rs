@@ -60,17 +60,23 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
     first.runs("vm delete copied1 --yes");
     first.runs("datastore remove copied");
 
-    // A guest on the first machine, which gives it up once it is off: with its disk for swap it
-    // does not move while it runs.
+    // What cannot move while it runs moves once it is off.
+    first.runs("vm create tpm1 --datastore shared --host host1 --memory 32M --net none --disk 1M --tpm");
+    first.runs("vm start tpm1");
+    let refused = first.is_refused("vm migrate tpm1 --to host2");
+    assert!(refused.contains("it has a TPM"), "{refused}");
+    first.runs("vm stop tpm1 --force");
+    first.runs("vm migrate tpm1 --to host2");
+    first.runs("vm migrate tpm1 --to host1");
+
+    // A guest on the first machine, which gives it up once it is off.
     first.runs(&format!(
-        "vm create web1 --datastore shared --host host1 {vm} --disk 64M --swap 8M --machine pc {guest}"
+        "vm create web1 --datastore shared --host host1 {vm} --disk 64M --machine pc {guest}"
     ));
     let id = first.json("vm show web1")["id"].as_str().unwrap().to_owned();
     let runs_on = |run: &str| qemus_of(&scratch, run, &id).len();
     let _place = take_place();
     first.runs("vm start web1");
-    let refused = first.is_refused("vm migrate web1 --to host2");
-    assert!(refused.contains("it has a disk for swap"), "{refused}");
     first.runs("vm stop web1 --force");
     first.runs("vm migrate web1 --to host2");
     first.runs("vm start web1");
@@ -115,19 +121,25 @@ fn a_vm_moves_between_two_machines_and_is_started_on_one_of_them() {
 
     first.wait_until("host show host2", "answers", |host| host["state"] == "connected");
 
-    // The first machine is evacuated. Its guest ignores the button, and is powered off.
+    // The first machine is evacuated. The guest that does not move while it runs ignores the
+    // button, and is powered off.
+    first.runs("vm start tpm1");
     let task = first.json("host evacuate host1 --no-wait");
     let task = ended(&first, &task);
-    assert!(task["error"]["message"].as_str().unwrap().contains("VM web1 does not move"), "{task}");
+    assert!(task["error"]["message"].as_str().unwrap().contains("VM tpm1 does not move"), "{task}");
     assert!(first.runs("host list").contains("connected, in maintenance"));
     first.runs("host evacuate host1 --shut-down --timeout 2");
-    let vm = first.wait_until("vm show web1", "runs", |vm| vm["power"] == "running");
-    assert_eq!(vm["host"], "host2", "{vm}");
+    for vm in ["web1", "tpm1"] {
+        let vm = first.wait_until(&format!("vm show {vm}"), "runs", |vm| vm["power"] == "running");
+        assert_eq!(vm["host"], "host2", "{vm}");
+    }
     assert_eq!((runs_on("first-run"), runs_on("run")), (0, 1));
     let refused = first.is_refused("vm create web2 --datastore shared --host host1 --memory 256M --disk 16M");
     assert!(refused.contains("host host1 is in maintenance"), "{refused}");
-    first.runs("vm stop web1 --force");
-    first.runs("vm delete web1 --yes");
+    for vm in ["web1", "tpm1"] {
+        first.runs(&format!("vm stop {vm} --force"));
+        first.runs(&format!("vm delete {vm} --yes"));
+    }
     first.runs("host maintenance host1 off");
     first.runs("datastore remove-host shared --host host2");
     first.runs("host remove host2");

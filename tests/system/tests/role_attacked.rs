@@ -89,6 +89,8 @@ fn an_administrator_without_cryptography_neither_sees_nor_copies_what_a_guest_ke
         assert!(accepted > 0, "{count} answers, none 2xx: {}", String::from_utf8_lossy(&ran.stdout));
         (all, all_accepted) = (all + count, all_accepted + accepted);
         tidy(&serving, &scratch, &id);
+        // An attack on a VM that is gone shows nothing.
+        assert_eq!(serving.vm(&id)["lifecycle"], "present");
     }
 
     // Where a busy machine has a run end early, it has come no further than what is refused.

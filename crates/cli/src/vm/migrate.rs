@@ -41,6 +41,10 @@ pub struct MigrateArguments {
     #[arg(long, value_name = "SIZE")]
     bandwidth: Option<Bandwidth>,
 
+    /// Channels over which the memory passes at a time, 1 to 8 [default: 1]
+    #[arg(long, value_name = "N")]
+    channels: Option<u8>,
+
     #[command(flatten)]
     wait: WaitArguments,
 
@@ -51,9 +55,14 @@ pub struct MigrateArguments {
 impl MigrateArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let Self { vm, to, pause_ms, bandwidth, .. } = self;
+        let Self { vm, to, pause_ms, bandwidth, channels, .. } = self;
         let api = self.api.connect()?;
-        let wish = MoveToHost { host: to.clone(), pause_ms: *pause_ms, bytes_per_second: *bandwidth };
+        let wish = MoveToHost {
+            host: to.clone(),
+            pause_ms: *pause_ms,
+            bytes_per_second: *bandwidth,
+            channels: *channels,
+        };
         let task = api.post(&format!("/v1/vms/{}/host", segment(vm)), &wish)?;
         let said = match to {
             Some(host) => format!("{vm} is on host {host}"),

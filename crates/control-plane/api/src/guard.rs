@@ -607,7 +607,7 @@ whole! {
     EvacuateHost { shut_down, timeout_s }
     FenceHost { confirm, even_if_it_answers }
     AdmitHost { has_started_again }
-    MoveToHost { host, pause_ms, bytes_per_second }
+    MoveToHost { host, pause_ms, bytes_per_second, channels }
     CreateHostToken { name, address, valid_seconds }
     ReadVolumes { readings }
     ChangeVolumes { changes }

@@ -52,6 +52,9 @@ pub const MOVE_PAUSE_MAX_MS: u32 = 60_000;
 /// That time by default, in milliseconds.
 pub const MOVE_PAUSE_DEFAULT_MS: u32 = 300;
 
+/// The most channels over which the memory of a VM that moves while it runs passes.
+pub const MOVE_CHANNELS_MAX: u8 = 8;
+
 /// Shortest time from one scheduled snapshot to the next, in seconds. Each snapshot makes the guest
 /// wait, and the layers of those that are deleted have to be merged until then.
 pub const SNAPSHOT_PERIOD_MIN_S: u32 = 300;

@@ -327,6 +327,11 @@ pub struct MoveToHost {
     /// Of a VM that runs: how fast its memory is sent at most, in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<Bandwidth>,
+    /// Of a VM that runs: over how many channels its memory passes at a time. Each takes a
+    /// processor at either end, for networks that are faster than one of them encrypts.
+    #[schema(minimum = 1, maximum = 8, default = 1)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u8>,
 }
 
 /// Options of the operations that have none yet: an empty object, or no body.

@@ -21,7 +21,9 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use strongroom_api::limits::{MOVE_PAUSE_DEFAULT_MS, MOVE_PAUSE_MAX_MS, MOVE_PAUSE_MIN_MS};
+use strongroom_api::limits::{
+    MOVE_CHANNELS_MAX, MOVE_PAUSE_DEFAULT_MS, MOVE_PAUSE_MAX_MS, MOVE_PAUSE_MIN_MS,
+};
 use strongroom_api::vm::MoveToHost;
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::migration::{Decision, Heard};
@@ -62,7 +64,17 @@ pub(super) fn settings(wish: &MoveToHost) -> Result<MigrationSettings, Problem> 
     }
     // Without a limit it is higher than any link's.
     let bytes_per_second = wish.bytes_per_second.map_or(BANDWIDTH_MAX_BYTES, Bandwidth::get);
-    Ok(MigrationSettings { more_channels: 0, pause_ms: pause_ms.into(), bytes_per_second })
+    let more_channels = match wish.channels.unwrap_or(1) {
+        // QEMU's first connection alone.
+        1 => 0,
+        more @ 2..=MOVE_CHANNELS_MAX => more,
+        _ => {
+            return Err(problems::invalid(format!(
+                "channels: memory passes over 1 to {MOVE_CHANNELS_MAX} channels"
+            )));
+        }
+    };
+    Ok(MigrationSettings { more_channels, pause_ms: pause_ms.into(), bytes_per_second })
 }
 
 /// How a VM's memory passes, whichever hosts it moves between.

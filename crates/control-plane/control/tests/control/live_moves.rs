@@ -93,11 +93,16 @@ fn limits_are_checked_and_what_does_not_move_says_why() {
         let refused = control.move_to_host(&caller(3), "web1", &wish).unwrap_err();
         assert!(refused.message.contains("10 to 60000 ms"), "{refused}");
     }
+    for channels in [0, 9] {
+        let wish = MoveToHost { channels: Some(channels), ..to("host2") };
+        let refused = control.move_to_host(&caller(3), "web1", &wish).unwrap_err();
+        assert!(refused.message.contains("1 to 8 channels"), "{refused}");
+    }
     control.create_vm(&caller(4), &stays_on("web2", "host1")).unwrap();
     assert!(settle_down(&site, &control));
     start(&site, &control, 5, "web2");
     let refused = control.move_to_host(&caller(6), "web2", &to("host2")).unwrap_err();
-    assert!(refused.message.contains("it has a disk for swap"), "{refused}");
+    assert!(refused.message.contains("it has a TPM"), "{refused}");
     assert!(refused.next_step.unwrap().contains("strongroom vm stop web2"));
     maintenance(&control, "host2", true);
     let refused = control.move_to_host(&caller(7), "web1", &to("host2")).unwrap_err();
@@ -320,9 +325,9 @@ fn an_evacuation_moves_what_runs_and_shuts_down_only_what_cannot() {
     for number in 1..=3 {
         control.create_vm(&caller(number), &on(&format!("web{number}"), "host1")).unwrap();
     }
-    control.create_vm(&caller(4), &stays_on("swap1", "host1")).unwrap();
+    control.create_vm(&caller(4), &stays_on("tpm1", "host1")).unwrap();
     assert!(settle_down(&site, &control));
-    for (number, name) in ["web1", "web2", "swap1"].into_iter().enumerate() {
+    for (number, name) in ["web1", "web2", "tpm1"].into_iter().enumerate() {
         start(&site, &control, 10 + number as u64, name);
     }
     let evacuated = |request, shut_down| {
@@ -337,10 +342,10 @@ fn an_evacuation_moves_what_runs_and_shuts_down_only_what_cannot() {
         assert_eq!((vm.summary.power, vm.generation), (PowerState::Running, 2), "{name} was not restarted");
         assert_ne!(vm.summary.host.as_deref(), Some("host1"));
     }
-    let swap = control.show_vm("swap1").unwrap();
-    assert_eq!((swap.summary.power, swap.generation), (PowerState::Running, 1));
+    let stays = control.show_vm("tpm1").unwrap();
+    assert_eq!((stays.summary.power, stays.generation), (PowerState::Running, 1));
     assert_eq!(evacuated(21, true).state, TaskState::Done);
-    assert_eq!(control.show_vm("swap1").unwrap().summary.power, PowerState::Running);
+    assert_eq!(control.show_vm("tpm1").unwrap().summary.power, PowerState::Running);
     assert!(site.host.lock().vms.values().all(|vm| vm.power == HostPower::Stopped));
     no_violations(&site);
 }

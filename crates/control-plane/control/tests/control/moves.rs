@@ -19,12 +19,9 @@ pub fn to(host: &str) -> MoveToHost {
     MoveToHost { host: Some(host.to_owned()), ..MoveToHost::default() }
 }
 
-/// A VM that does not move while it runs: it has a disk for swap.
+/// A VM that does not move while it runs: it has a TPM.
 pub fn stays_on(name: &str, host: &str) -> CreateVm {
-    let mut wish = on(name, host);
-    let swap = serde_json::json!({ "size_bytes": 1 << 20, "kind": "swap" });
-    wish.disks.push(serde_json::from_value(swap).unwrap());
-    wish
+    CreateVm { tpm: true, ..on(name, host) }
 }
 
 pub fn ended(site: &Site, control: &Control, task: &Task) -> Task {
