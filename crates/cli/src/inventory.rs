@@ -13,7 +13,8 @@ use strongroom_api::datastore::{
 };
 use strongroom_api::event::{Event, EventListQuery};
 use strongroom_api::host::{
-    AdmitHost, CreateHostToken, EvacuateHost, FenceHost, Host, HostFenced, HostToken, SetHost,
+    AdmitHost, Balance, BalanceHosts, CreateHostToken, EvacuateHost, FenceHost, Host, HostFenced, HostLoad,
+    HostToken, PlannedMove, SetHost,
 };
 use strongroom_api::task::{Progress, ProgressUnit, Task, TaskListQuery, TaskState};
 use strongroom_api::vm::{Capabilities, MachineType, ProcessorModel};
@@ -253,6 +254,8 @@ pub enum HostCommand {
     Maintenance(HostMaintenanceArguments),
     /// Move all VMs away from a host, which is in maintenance from then on
     Evacuate(HostEvacuateArguments),
+    /// Show which VMs would move so that hosts are balanced, and have them move
+    Balance(HostBalanceArguments),
     /// Declare a host lost: it is shut out from Ceph clusters, and its VMs there go elsewhere
     Fence(HostFenceArguments),
     /// Let a host that was declared lost use its Ceph clusters again
@@ -330,8 +333,8 @@ pub enum Switch {
 /// The arguments of `evacuate`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "VMs that are off move to other hosts that reach their datastores. VMs that run stay, unless --shut-down is given: \
-each is then shut down, moved, and started on its new host. What cannot be moved is named in the end, with the reasons.
+    after_help = "VMs move to other hosts that reach their datastores, those that run while they run. With --shut-down, VMs that \
+cannot are shut down, moved, and started on their new hosts. What cannot be moved is named in the end, with the reasons.
 
 Examples:
   strongroom host evacuate host2
@@ -348,6 +351,28 @@ pub struct HostEvacuateArguments {
     /// How long each guest has to shut down, in seconds; it is powered off then [default: 60]
     #[arg(long, value_name = "SECONDS", requires = "shut_down")]
     timeout: Option<u32>,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `balance`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "VMs that run move from full hosts to emptier ones while they run, until the parts of the hosts' memory that are in use \
+differ by at most a tenth. Without --apply nothing moves. With it, exactly the moves that are shown are carried out, four at a time.
+
+Examples:
+  strongroom host balance
+  strongroom host balance --apply"
+)]
+pub struct HostBalanceArguments {
+    /// Carry out the moves
+    #[arg(long)]
+    apply: bool,
 
     #[command(flatten)]
     wait: WaitArguments,
@@ -449,6 +474,36 @@ fn processors(api: &ApiArguments, output: &Output) -> Result<(), CliError> {
     })
 }
 
+/// A plan, for people.
+fn told_balance(balance: &Balance) -> String {
+    let mut lines: Vec<String> = balance
+        .hosts
+        .iter()
+        .map(|load| {
+            let HostLoad { host, memory_bytes, running_bytes, after_bytes } = load;
+            let percent = |bytes: u64| bytes.saturating_mul(100) / memory_bytes.max(&1);
+            let after = match after_bytes == running_bytes {
+                true => String::new(),
+                false => format!(", {} % after the moves", percent(*after_bytes)),
+            };
+            format!(
+                "host {host}: VMs that run have {} of {}, {} %{after}",
+                display_bytes(*running_bytes),
+                display_bytes(*memory_bytes),
+                percent(*running_bytes)
+            )
+        })
+        .collect();
+    lines.extend(balance.moves.iter().map(|planned| {
+        let PlannedMove { name, from, to, memory_bytes, .. } = planned;
+        format!("VM {name} ({}) moves from host {from} to host {to}", display_bytes(*memory_bytes))
+    }));
+    if balance.moves.is_empty() {
+        lines.push("nothing is to be moved".to_owned());
+    }
+    lines.join("\n")
+}
+
 #[derive(Serialize)]
 struct HostRemoved {
     host: String,
@@ -514,6 +569,17 @@ impl HostCommand {
                 let task = api.post(&format!("/v1/hosts/{}/evacuate", segment(host)), &wish)?;
                 let said = format!("nothing is on host {host} any more; it is in maintenance");
                 ended(&api, output, *wait, "moving", task, said.as_str())
+            }
+            Self::Balance(HostBalanceArguments { apply, wait, api }) => {
+                let api = api.connect()?;
+                let balance: Balance = api.get("/v1/balance")?;
+                let text = told_balance(&balance);
+                let Some(plan) = balance.plan.clone().filter(|_| *apply) else {
+                    return show(output, balance, text);
+                };
+                output.remark(&text);
+                let task = api.post("/v1/balance", &BalanceHosts { plan })?;
+                ended(&api, output, *wait, "moving", task, "the hosts are balanced")
             }
             Self::Fence(HostFenceArguments { host, confirm, even_if_it_answers, api }) => {
                 let wish = FenceHost { confirm: confirm.clone(), even_if_it_answers: *even_if_it_answers };

@@ -13,7 +13,7 @@ use crate::access::{
 use crate::backup::MakeInventoryBackup;
 use crate::datastore::{AddDatastore, AddDatastoreHost, RebuildDatastore};
 use crate::emergency::{CreateEmergency, EmergencySignIn};
-use crate::host::{AdmitHost, CreateHostToken, EvacuateHost, FenceHost, SetHost};
+use crate::host::{AdmitHost, BalanceHosts, CreateHostToken, EvacuateHost, FenceHost, SetHost};
 use crate::identity::{BeginSignIn, CreateIdentityProvider, FinishSignIn, SetIdentityProvider};
 use crate::network::{AddNetworkHost, CreateNetwork};
 use crate::placement::{CreatePlacementGroup, SetPlacementGroup};
@@ -605,6 +605,7 @@ whole! {
     AddDatastoreHost { host, path, ceph }
     SetHost { maintenance }
     EvacuateHost { shut_down, timeout_s }
+    BalanceHosts { plan }
     FenceHost { confirm, even_if_it_answers }
     AdmitHost { has_started_again }
     MoveToHost { host, pause_ms, bytes_per_second, channels }

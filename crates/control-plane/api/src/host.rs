@@ -1,6 +1,7 @@
 //! The machines that run VMs.
 
 use serde::{Deserialize, Serialize};
+use strongroom_types::VmId;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -157,6 +158,57 @@ pub struct EvacuateHost {
     #[schema(minimum = 1, maximum = 3600)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u32>,
+}
+
+/// How evenly the memory of VMs that run is spread over the hosts that take VMs, and the moves that
+/// would even it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Balance {
+    /// The hosts, the fullest first.
+    pub hosts: Vec<HostLoad>,
+    /// The moves, in their order. None if the hosts are balanced, or nothing can move.
+    pub moves: Vec<PlannedMove>,
+    /// What names these moves in a request to carry them out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+}
+
+/// What the VMs that run on a host have of its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostLoad {
+    /// The host.
+    pub host: String,
+    /// Its memory, in bytes.
+    pub memory_bytes: u64,
+    /// The memory of the VMs that run on it, in bytes.
+    pub running_bytes: u64,
+    /// The same after the moves.
+    pub after_bytes: u64,
+}
+
+/// The move of a VM that runs, as it is planned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedMove {
+    /// The VM.
+    #[schema(value_type = String, format = Uuid)]
+    pub vm: VmId,
+    /// Its name.
+    pub name: String,
+    /// The host where it runs.
+    pub from: String,
+    /// The host that it moves to.
+    pub to: String,
+    /// Its memory, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// A request to carry out the moves of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BalanceHosts {
+    /// The plan, as it was shown. If other moves are planned by now, nothing is done.
+    #[schema(max_length = 64)]
+    pub plan: String,
 }
 
 /// A request for a token with which a machine joins as a host.

@@ -277,6 +277,8 @@ pub const OPERATIONS: &[Operation] = {
             GuestControl,
             plain(&[P::Configure, P::Migrate, P::Power]),
         ),
+        op("balance_show", Get, "/v1/balance", None, VIEW),
+        op("hosts_balance", Post, "/v1/balance", None, plain(&[P::Configure, P::Migrate])),
         op("host_fence", Post, "/v1/hosts/{host}/fence", None, plain(&[P::RegisterHost])).when_full(RESERVE),
         op("host_admit", Post, "/v1/hosts/{host}/admit", None, plain(&[P::RegisterHost])).when_full(RESERVE),
         op("host_remove", Delete, "/v1/hosts/{host}", None, plain(&[P::RegisterHost])).when_full(RESERVE),

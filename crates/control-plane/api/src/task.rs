@@ -145,6 +145,8 @@ pub enum TaskKind {
     DatastoreRemoveHost,
     /// Moves all VMs away from a host.
     HostEvacuate,
+    /// Moves VMs that run so that hosts are balanced.
+    HostsBalance,
     /// Adds a network card to a VM.
     VmAddNic,
     /// Removes a network card of a VM.
@@ -221,6 +223,7 @@ impl TaskKind {
             Self::DatastoreAddHost => "datastore_add_host",
             Self::DatastoreRemoveHost => "datastore_remove_host",
             Self::HostEvacuate => "host_evacuate",
+            Self::HostsBalance => "hosts_balance",
             Self::VmAddNic => "vm_add_nic",
             Self::VmRemoveNic => "vm_remove_nic",
             Self::VmSetNic => "vm_set_nic",

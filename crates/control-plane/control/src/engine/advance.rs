@@ -72,6 +72,7 @@ impl Control {
         }
         match &task.work {
             Work::Evacuate(evacuation) => return self.sweep(&task, evacuation),
+            Work::Balance(balancing) => return self.sweep(&task, balancing),
             Work::ApplyPolicy(application) => return self.sweep(&task, application),
             _ => {}
         }
@@ -95,6 +96,7 @@ impl Control {
         match &step.task.work {
             Work::DropSnapshot { end, failures } => self.drop_temporary(&step.task, end, *failures),
             Work::Evacuate(evacuation) => self.sweep(&step.task, evacuation),
+            Work::Balance(balancing) => self.sweep(&step.task, balancing),
             Work::ApplyPolicy(application) => self.sweep(&step.task, application),
             Work::Nothing => self.end(&step, &step.vm, self.draft(), End::Done),
             Work::Create { fill, from } => self.create(&step, fill, from.as_ref()),
@@ -795,6 +797,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmMove => format!("{name} is in another folder"),
         TaskKind::VmMoveHost => format!("{name} is on another host"),
         TaskKind::HostEvacuate => format!("nothing is on host {name} any more"),
+        TaskKind::HostsBalance => "the hosts are balanced".to_owned(),
         TaskKind::PolicyApply => format!("all VMs of policy {name} keep its rules"),
         TaskKind::VmTemplate => format!("VM {name} is a template"),
         TaskKind::VmTemplateUndo => format!("VM {name} is a template no more"),

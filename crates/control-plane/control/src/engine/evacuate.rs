@@ -42,6 +42,32 @@ impl Control {
             Ok((TaskRecord { work: Work::Evacuate(evacuation), ..task }, self.with_maintenance(host, true)))
         })
     }
+
+    /// Has a VM move whose move is part of a larger task.
+    pub(super) fn begin_move(
+        &self,
+        task: &Row<TaskRecord>,
+        vm: &Row<VmRecord>,
+        among: &Among<'_>,
+        if_on: IfOn,
+    ) -> Result<Begun, Problem> {
+        let index = self.inventory.read();
+        let departure = self.departure(&index, vm, among, if_on)?;
+        let id = Uuid::now_v7();
+        let (departing, draft) = self.departing(vm, &departure, id);
+        // It is asked for by those who asked for the whole, from where they did.
+        let begun = self.task(id, TaskKind::VmMoveHost, vm.object(), &Caller::machine(&task.task.by));
+        let asked = Task { from: task.task.from.clone(), ..begun.task };
+        let child = TaskRecord {
+            task: asked,
+            vm: Some(vm.id),
+            work: departure.work,
+            asked: task.asked.clone(),
+            ..begun
+        };
+        let placed = self.within_room(&index, &child, std::slice::from_ref(&departing), draft)?;
+        Ok(Begun { task: id, draft: placed.create(&child) })
+    }
 }
 
 impl Sweeps for Evacuation {
@@ -68,22 +94,7 @@ impl Sweeps for Evacuation {
             settings: settings(&MoveToHost::default())?,
             shut_down_s: self.shut_down.then_some(self.timeout_s),
         };
-        let index = control.inventory.read();
-        let departure = control.departure(&index, vm, &Among::AllBut(self.host), if_on)?;
-        let id = Uuid::now_v7();
-        let (departing, draft) = control.departing(vm, &departure, id);
-        // It is asked for by those who asked for the evacuation, from where they did.
-        let begun = control.task(id, TaskKind::VmMoveHost, vm.object(), &Caller::machine(&task.task.by));
-        let asked = Task { from: task.task.from.clone(), ..begun.task };
-        let child = TaskRecord {
-            task: asked,
-            vm: Some(vm.id),
-            work: departure.work,
-            asked: task.asked.clone(),
-            ..begun
-        };
-        let placed = control.within_room(&index, &child, std::slice::from_ref(&departing), draft)?;
-        Ok(Begun { task: id, draft: placed.create(&child) })
+        control.begin_move(task, vm, &Among::AllBut(self.host), if_on)
     }
 
     fn failure(&self, _: &Index, reasons: &str) -> Option<Problem> {

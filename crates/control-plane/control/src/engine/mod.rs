@@ -40,6 +40,7 @@ mod accounts;
 mod advance;
 mod alarms;
 mod backups;
+mod balance;
 mod boards;
 mod clones;
 mod compliance;

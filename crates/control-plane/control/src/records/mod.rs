@@ -77,8 +77,8 @@ use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
 use strongroom_types::{CephClient, CephPools, ClientId, DatastoreId, Redundancy, VmId, VolumeId};
 pub use task::{
-    AUTOMATIC, Application, BegunVm, CloneOf, Evacuation, Holding, LeftVm, LiveEnd, LiveMove, LiveStage,
-    SCHEDULER, Sweep, TaskEnd, TaskRecord, TemporarySnapshot, Whole, Work,
+    AUTOMATIC, Application, Balancing, BalancingMove, BegunVm, CloneOf, Evacuation, Holding, LeftVm, LiveEnd,
+    LiveMove, LiveStage, SCHEDULER, Sweep, TaskEnd, TaskRecord, TemporarySnapshot, Whole, Work,
 };
 use uuid::Uuid;
 pub use vm::{KeyWish, Lineage, ObservedRecord, VmRecord};

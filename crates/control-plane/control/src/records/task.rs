@@ -469,6 +469,8 @@ pub enum Work {
     TakeOver,
     /// Move all VMs away from a host. The task works on no VM itself.
     Evacuate(Evacuation),
+    /// Move VMs so that hosts are balanced. The task works on no VM itself.
+    Balance(Balancing),
     /// Have the VMs of a policy keep its rules. The task works on no VM itself.
     ApplyPolicy(Application),
     /// Delete the task's temporary snapshot, and end the task. It works on the VM that has the
@@ -562,6 +564,27 @@ pub struct Evacuation {
     /// The VMs of the host. What has moved is found at other hosts, so it is only counted.
     #[serde(flatten)]
     pub vms: Sweep,
+}
+
+/// The stage of the moves that balance hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Balancing {
+    /// The moves, in their order.
+    pub moves: Vec<BalancingMove>,
+    /// The VMs that move.
+    #[serde(flatten)]
+    pub vms: Sweep,
+}
+
+/// A move that balances hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalancingMove {
+    /// The VM.
+    pub vm: VmId,
+    /// The host where it was when this was planned.
+    pub from: Uuid,
+    /// The host that it moves to.
+    pub to: Uuid,
 }
 
 /// The stage of a policy's application.
@@ -725,6 +748,7 @@ impl Work {
             | Self::Return { .. }
             | Self::TakeOver
             | Self::Evacuate(_)
+            | Self::Balance(_)
             | Self::ApplyPolicy(_)
             | Self::DropSnapshot { .. } => false,
         }

@@ -65,6 +65,7 @@ mod tests {
             backup::MakeInventoryBackup,
             backup::InventoryBackup,
             host::EvacuateHost,
+            host::BalanceHosts,
             host::FenceHost,
             host::AdmitHost,
             vm::MoveToHost,

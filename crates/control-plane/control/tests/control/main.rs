@@ -5,6 +5,7 @@
 mod access_log;
 mod api;
 mod backups;
+mod balance;
 mod boards;
 mod certificates;
 mod client_keys;

@@ -1,7 +1,7 @@
 //! Every operation that changes something, or reads the access log, is in the access log.
 
 use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::Site;
 use crate::support::client::{Answer, Client};
@@ -169,6 +169,35 @@ fn power(log: &mut Recorded) {
     log.call("vm_dump_delete", &["web1", "1"], &json!({}));
 }
 
+/// The VMs of the first host run for a while, and one of them goes to the second host and back.
+fn balance(log: &mut Recorded, server: &Server) {
+    for (_, host) in server.site.hosts() {
+        host.lock().memory_bytes = 256 << 20;
+    }
+    for vm in ["web1", "clear1"] {
+        let starts = log.client.post(&format!("/v1/vms/{vm}/start"), &json!({}));
+        log.client.done(&starts);
+    }
+    let until = Instant::now() + Duration::from_secs(60);
+    let plan = loop {
+        let planned = log.client.get("/v1/balance").json();
+        if planned["plan"].is_string() {
+            break planned["plan"].clone();
+        }
+        assert!(Instant::now() < until, "{planned}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    log.call("hosts_balance", &[], &json!({ "plan": plan }));
+    for vm in ["web1", "clear1"] {
+        let stops = log.client.post(&format!("/v1/vms/{vm}/stop"), &json!({ "force": true }));
+        log.client.done(&stops);
+        if log.client.get(&format!("/v1/vms/{vm}")).json()["host"] == "host2" {
+            let moves = log.client.post(&format!("/v1/vms/{vm}/host"), &json!({ "host": "host1" }));
+            log.client.done(&moves);
+        }
+    }
+}
+
 #[test]
 fn every_operation_that_changes_something_is_on_record() {
     let home = tempfile::tempdir().unwrap();
@@ -217,6 +246,7 @@ fn every_operation_that_changes_something_is_on_record() {
         log.call("vm_create", &[], &wish);
         log.call("vm_move_host", &[name], &json!({ "host": "host1" }));
     }
+    balance(&mut log, &server);
     log.call("datastore_remove_host", &["ds1", "host2"], &json!({}));
     disks(&mut log);
     power(&mut log);

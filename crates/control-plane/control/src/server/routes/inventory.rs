@@ -6,7 +6,9 @@ use axum::http::StatusCode;
 use strongroom_api::access::Done;
 use strongroom_api::backup::{InventoryBackup, MakeInventoryBackup};
 use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found, RebuildDatastore};
-use strongroom_api::host::{AdmitHost, CreateHostToken, EvacuateHost, FenceHost, Host, HostToken, SetHost};
+use strongroom_api::host::{
+    AdmitHost, Balance, BalanceHosts, CreateHostToken, EvacuateHost, FenceHost, Host, HostToken, SetHost,
+};
 use strongroom_api::key::KeyProvider;
 use strongroom_api::policy::{ApplyPolicy, CreatePolicy, Policy, SetPolicy};
 use strongroom_api::task::Task;
@@ -174,6 +176,22 @@ pub async fn host_evacuate(
     wish: Wish<EvacuateHost>,
 ) -> Accepted {
     let task = blocking(api, move |control| control.evacuate_host(&wish.caller, &host, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Shows how full the hosts are, and the moves of VMs that would balance them. Nothing moves.
+#[utoipa::path(get, path = "/v1/balance", operation_id = "balance_show", tag = "host",
+    responses((status = 200, body = Balance), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn balance_show(State(api): State<Api>) -> Answer<Json<Balance>> {
+    blocking(api, |control| control.plan_balance()).await.map(Json)
+}
+
+/// Moves VMs that run as a plan has it, four at a time. If other moves are planned by now, nothing
+/// is done. What cannot be moved stays, and the task names it with the reasons.
+#[utoipa::path(post, path = "/v1/balance", operation_id = "hosts_balance", tag = "host", request_body = BalanceHosts,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn hosts_balance(State(api): State<Api>, wish: Wish<BalanceHosts>) -> Accepted {
+    let task = blocking(api, move |control| control.balance_hosts(&wish.caller, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

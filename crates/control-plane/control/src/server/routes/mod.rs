@@ -109,6 +109,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(operations!(inventory::datastore_remove_host))
         .routes(operations!(inventory::host_show, inventory::host_set, inventory::host_remove))
         .routes(operations!(inventory::host_evacuate))
+        .routes(operations!(inventory::balance_show, inventory::hosts_balance))
         .routes(operations!(inventory::host_fence))
         .routes(operations!(inventory::host_admit))
         .routes(operations!(networks::network_show, networks::network_delete))
