@@ -14,8 +14,8 @@
 //! - `absent`: the disk of a volume that is not open yet.
 //! - `destaging`: a thread that empties a layer's first-write log. `closing`: completes the layer
 //!   below the top after a snapshot. `merge`: makes one layer of two; `merging`: beside clients.
-//!   `reencrypt`: rewrites all layers under other keys. `complete`: empties the log of a volume
-//!   that nobody serves.
+//!   `reencrypt`: rewrites all layers under other keys. `relocate`: copies a volume to another
+//!   datastore. `complete`: empties the log of a volume that nobody serves.
 //! - [`access`]: that disk, used like a file, for code that keeps data of its own in a volume.
 //! - [`read_through`]: reads all of a volume; [`check`]: reports the result. [`transfer`]: copies a
 //!   whole volume from and to a file; [`streamed`]: to another machine and from it.
@@ -44,6 +44,7 @@ pub mod process;
 pub mod process_main;
 pub mod read_through;
 mod reencrypt;
+mod relocate;
 mod service;
 pub mod stack;
 pub mod streamed;
@@ -61,5 +62,6 @@ pub use reencrypt::{
     ReencryptProgress, Reencrypted, ServedError, ServedVolume, begin_served, cancel_served, change_over,
     reencrypt, reencrypt_served,
 };
+pub use relocate::copy_volume;
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

@@ -5,8 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-use std::path::Path;
-use std::rc::Rc;
+#[path = "support/life.rs"]
+mod life;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,35 +18,19 @@ use strongroom_crypto::xts::{UnitSize, Xts, XtsSession};
 use strongroom_datastore::file::NewTags;
 use strongroom_datastore::file::storage::Storage;
 use strongroom_datastore::file::*;
-use strongroom_io::EventLoop;
-use strongroom_keys::{Kek, KekSource};
-use strongroom_memory::secret::SecretBytes;
+use strongroom_keys::Kek;
 use strongroom_sim::SimFs;
-use strongroom_types::{BLOCK_BYTES, SnapshotId, VolumeSize};
-use strongroom_worker::layers::{MergeStages, PlainBlocks, plain_blocks_over};
+use strongroom_types::{BLOCK_BYTES, SnapshotId};
+use strongroom_worker::layers::{MergeStages, plain_blocks_over};
 use strongroom_worker::{Copying, DiskAccess, Step, Stride};
 
-const BLOCK: usize = BLOCK_BYTES as usize;
-const BLOCKS: u64 = 40;
-/// Large enough not to fill, because nothing empties it while clients write.
-const LOG_BYTES: u64 = 1 << 20;
+use life::*;
+
 const STRIDE: Stride = Stride { depth: 2, piece_bytes: 2 * BLOCK_BYTES, step_bytes: 4 * BLOCK_BYTES };
 
 const LIVES: u64 = if cfg!(feature = "full") { 120 } else { 8 };
 /// Moments of each life at which the power is cut.
 const CUTS: usize = if cfg!(feature = "full") { 200 } else { 50 };
-
-fn path() -> &'static Path {
-    Path::new("/ds/vm1")
-}
-
-fn kek(fill: u8) -> Kek {
-    KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [fill; 32]).unwrap()).unwrap()
-}
-
-fn protection(kek: Option<&Kek>) -> Protection<'_> {
-    kek.map_or(Protection::Unencrypted, Protection::Encrypted)
-}
 
 /// What a volume is under before and after.
 #[derive(Clone, Copy)]
@@ -84,174 +69,6 @@ impl Change<'_> {
             (Some(_), _) => self.meanwhile(),
         }
     }
-}
-
-/// The plain content of a volume and of its snapshots.
-type Contents = Vec<(Option<SnapshotId>, Vec<u8>)>;
-
-struct Life<'a> {
-    fs: SimFs,
-    kek: Option<&'a Kek>,
-    random: StdRng,
-    /// The fill of each block.
-    now: Vec<u8>,
-    kept: Vec<(SnapshotId, Vec<u8>)>,
-    next_fill: u8,
-}
-
-fn event_loop(fs: &SimFs, random: &mut StdRng) -> Rc<dyn EventLoop> {
-    Rc::new(fs.reactor(random.random()).unwrap())
-}
-
-fn to_open(kek: Option<&Kek>, access: Access) -> OpenOptions<'_> {
-    to_open_under(protection(kek), access)
-}
-
-fn to_open_under(protection: Protection<'_>, access: Access) -> OpenOptions<'_> {
-    OpenOptions { protection, access, lock_wait: Duration::ZERO, least_generation: 0 }
-}
-
-impl<'a> Life<'a> {
-    /// A volume with two branches of snapshots, of which some layers hide others.
-    fn new(seed: u64, kek: Option<&'a Kek>) -> Self {
-        let fs = SimFs::new(seed);
-        let random = StdRng::seed_from_u64(seed);
-        let now = vec![0; BLOCKS as usize];
-        let mut life = Life { fs, kek, random, now, kept: Vec::new(), next_fill: 0 };
-        let options = CreateOptions {
-            size: VolumeSize::new(BLOCKS * BLOCK_BYTES).unwrap(),
-            provisioning: if seed % 5 == 4 { Provisioning::Thick } else { Provisioning::Thin },
-            protection: protection(kek),
-            log_bytes: Some(LOG_BYTES),
-            integrity: (kek.is_some() && seed % 4 != 3).then_some(Integrity::NEW),
-        };
-        create_on(&life.fs, path(), &options).unwrap();
-        life.use_it();
-        life.snapshot("first");
-        life.use_it();
-        if seed.is_multiple_of(2) {
-            let first = life.kept[0].clone();
-            life.snapshot("second");
-            revert_on(&life.fs, path(), first.0, None, &life.to_add()).unwrap();
-            life.now = first.1;
-            life.use_it();
-        }
-        life
-    }
-
-    fn to_add(&self) -> AddLayerOptions<'a> {
-        AddLayerOptions {
-            protection: protection(self.kek),
-            log_bytes: Some(LOG_BYTES),
-            lock_wait: Duration::ZERO,
-            least_generation: 0,
-        }
-    }
-
-    fn snapshot(&mut self, name: &str) {
-        let snapshot = NewSnapshot { id: SnapshotId::random(), name: name.parse().unwrap() };
-        create_snapshot_on(&self.fs, path(), &snapshot, &self.to_add()).unwrap();
-        self.kept.push((snapshot.id, self.now.clone()));
-    }
-
-    /// Writes and discards, and ends that in order.
-    fn use_it(&mut self) {
-        let mut volume = open_on(&self.fs, path(), &to_open(self.kek, Access::ReadWrite)).unwrap();
-        let blocks = Arc::clone(&volume.disk);
-        let PlainBlocks { disk, tags, .. } = plain_blocks_over(blocks, &mut volume).unwrap();
-        let mut client = DiskAccess::on(event_loop(&self.fs, &mut self.random), &*disk).unwrap();
-        for _ in 0..8 {
-            let first = self.random.random_range(0..BLOCKS);
-            let end = (first + self.random.random_range(1..6)).min(BLOCKS);
-            let bytes = (end - first) * BLOCK_BYTES;
-            let fill = match self.random.random_range(0..3) {
-                0 => 0,
-                _ => {
-                    self.next_fill = self.next_fill % 250 + 1;
-                    self.next_fill
-                }
-            };
-            match fill {
-                0 => client.write_zeroes_at(first * BLOCK_BYTES, bytes).unwrap(),
-                fill => client.write_at(first * BLOCK_BYTES, &vec![fill; bytes as usize]).unwrap(),
-            }
-            self.now[first as usize..end as usize].fill(fill);
-        }
-        client.flush().unwrap();
-        drop((client, disk));
-        empty_log(&self.fs, &volume, &mut self.random);
-        if let Some(tags) = tags {
-            assert!(tags.close());
-        }
-    }
-
-    /// All that is expected to be read.
-    fn contents(&self) -> Contents {
-        let plain = |fills: &[u8]| fills.iter().flat_map(|fill| vec![*fill; BLOCK]).collect::<Vec<u8>>();
-        let kept = self.kept.iter().map(|(id, fills)| (Some(*id), plain(fills)));
-        std::iter::once((None, plain(&self.now))).chain(kept).collect()
-    }
-}
-
-fn empty_log(fs: &SimFs, volume: &OpenVolume, random: &mut StdRng) {
-    let event_loop = event_loop(fs, random);
-    let thread = strongroom_io::Thread {
-        pool: strongroom_memory::BufferPool::new(8 << 20).unwrap(),
-        reactor: event_loop.reactor(),
-    };
-    volume.disk.expect_destager(true);
-    volume.disk.end_destaging(End::Empty);
-    let Some(mut destager) = volume.disk.destager(&thread).unwrap() else { return };
-    loop {
-        destager.poll();
-        match destager.ended() {
-            Some(ended) => return ended.unwrap(),
-            None => event_loop.sleep(Duration::from_secs(1)).unwrap(),
-        }
-    }
-}
-
-/// Reads the present content, or a snapshot's.
-fn read(
-    fs: &SimFs,
-    protection: Protection<'_>,
-    snapshot: Option<SnapshotId>,
-    random: &mut StdRng,
-) -> Result<Vec<u8>, String> {
-    let told = |error: DatastoreError| error.to_string();
-    let to_read = to_open_under(protection, Access::ReadOnly);
-    let mut volume = match snapshot {
-        None => open_on(fs, path(), &to_read).map_err(told)?,
-        Some(id) => open_snapshot_on(fs, path(), id, &to_read).map_err(told)?,
-    };
-    let blocks = Arc::clone(&volume.disk);
-    let stages = plain_blocks_over(blocks, &mut volume).map_err(|error| error.to_string())?;
-    let mut client = DiskAccess::on(event_loop(fs, random), &*stages.disk).unwrap();
-    let mut content = vec![0; (BLOCKS * BLOCK_BYTES) as usize];
-    client.read_at(0, &mut content).map_err(|error| error.to_string())?;
-    Ok(content)
-}
-
-fn expect(fs: &SimFs, kek: Option<&Kek>, contents: &Contents, random: &mut StdRng) -> Result<(), String> {
-    expect_under(fs, protection(kek), contents, random)
-}
-
-fn expect_under(
-    fs: &SimFs,
-    protection: Protection<'_>,
-    contents: &Contents,
-    random: &mut StdRng,
-) -> Result<(), String> {
-    for (snapshot, expected) in contents {
-        let found = read(fs, protection, *snapshot, random)?;
-        let wrong =
-            (0..BLOCKS as usize).find(|at| found[at * BLOCK..][..BLOCK] != expected[at * BLOCK..][..BLOCK]);
-        if let Some(block) = wrong {
-            let (found, expected) = (&found[block * BLOCK..][..4], expected[block * BLOCK]);
-            return Err(format!("block {block} of {snapshot:?} has {found:?} instead of {expected}"));
-        }
-    }
-    Ok(())
 }
 
 /// Moves the blocks of a layer into the new one.
@@ -427,12 +244,6 @@ fn outlives(
         }
     }
     Ok(left)
-}
-
-impl Life<'_> {
-    fn generation(&self) -> u64 {
-        describe_on(&self.fs, path()).unwrap().descriptor.generation
-    }
 }
 
 /// Four sorts of jobs, in turn.

@@ -25,6 +25,7 @@ use super::directory::{
 use super::error::DatastoreError;
 use super::group::refuse_an_unread_record;
 use super::lock::{self, Sharing};
+use super::relocate::ARRIVING_PREFIX;
 use super::reserve::{is_spare, spare_names};
 use super::storage::{BY_PATH, Storage};
 
@@ -59,6 +60,17 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     }
     // Held until the end, so that no process opens a volume that is being deleted.
     lock::acquire(&*directory.handle, Sharing::Exclusive, lock_wait, path)?;
+    delete_locked(storage, &directory, lock_wait)
+}
+
+/// Deletes a volume whose directory is locked exclusively, and holds nothing else.
+pub(super) fn delete_locked(
+    storage: &dyn Storage,
+    directory: &VolumeDirectory,
+    lock_wait: Duration,
+) -> Result<(), DatastoreError> {
+    let path = &directory.path;
+    let names = directory.names()?;
     let mut locked = Vec::new();
     for name in names.iter().filter(|name| layer_of_name(name).is_some() && !directory.is_shared(name)) {
         let layer = directory.file(name, OFlags::RDONLY).map_err(system("open a layer of", path))?;
@@ -76,7 +88,7 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
         Err(DatastoreError::Full { .. }) => {
             // Under their locks nobody gives them another name.
             let own = locked.iter().filter(|(_, layer)| layer.link_count().is_ok_and(|names| names == 1));
-            empty_layers(&directory, own.map(|(name, _)| name.as_str()))?;
+            empty_layers(directory, own.map(|(name, _)| name.as_str()))?;
             put_aside(storage, path)?
         }
         aside => aside?,
@@ -118,8 +130,8 @@ fn put_aside(storage: &dyn Storage, path: &Path) -> Result<PathBuf, DatastoreErr
     Ok(aside)
 }
 
-/// Whether a path's name is that of an interrupted creation or deletion.
+/// Whether a path's name is that of an interrupted creation, deletion or move.
 pub(super) fn is_rest(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    [BUILDING_PREFIX, DELETING_PREFIX].iter().any(|prefix| name.starts_with(prefix))
+    [BUILDING_PREFIX, DELETING_PREFIX, ARRIVING_PREFIX].iter().any(|prefix| name.starts_with(prefix))
 }

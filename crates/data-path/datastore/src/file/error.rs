@@ -589,6 +589,36 @@ pub enum DatastoreError {
         /// The file's name.
         stranger: String,
     },
+    /// A copy that does not read back as what was copied.
+    #[error(
+        "{path} does not read back as what was written: layer {layer} differs; the volume is where it was: \
+         examine the disk of that datastore, or choose another one"
+    )]
+    NotRelocated {
+        /// Where the volume was to be.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// A copy that is not complete.
+    #[error("not all layers of the volume are at {path} yet; copy the rest first")]
+    NotCopied {
+        /// Where the volume is to be.
+        path: PathBuf,
+    },
+    /// A volume that lies at two places.
+    #[error(
+        "{path} and {other} are both volume {volume}: a move was interrupted when the copy was complete, and \
+         nothing says which of them was used since; delete the one that is not needed"
+    )]
+    TwoPlaces {
+        /// Where it was.
+        path: PathBuf,
+        /// Where it was moved to.
+        other: PathBuf,
+        /// The volume.
+        volume: VolumeId,
+    },
     /// A read-only volume that was opened for writing.
     #[error("{path} can only be read: {errno}; make its datastore writable, or open it read-only")]
     ReadOnly {
@@ -663,6 +693,9 @@ impl DatastoreError {
             Self::KeepsChanging { .. } => "keeps_changing",
             Self::Shrink { .. } => "shrink",
             Self::Stranger { .. } => "stranger",
+            Self::NotRelocated { .. } => "not_relocated",
+            Self::NotCopied { .. } => "not_copied",
+            Self::TwoPlaces { .. } => "two_places",
             Self::ReadOnly { .. } => "read_only",
         }
     }

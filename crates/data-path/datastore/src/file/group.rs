@@ -353,7 +353,7 @@ impl VolumeHead {
     ///
     /// # Errors
     /// [`DatastoreError::OtherGroup`].
-    pub(super) fn refuse_a_second_group(&self) -> Result<(), DatastoreError> {
+    pub(in crate::file) fn refuse_a_second_group(&self) -> Result<(), DatastoreError> {
         match &self.descriptor.group {
             Some(mark) => Err(DatastoreError::OtherGroup {
                 path: self.directory.path.clone(),

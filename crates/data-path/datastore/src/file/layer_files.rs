@@ -70,6 +70,30 @@ pub(super) fn make(
     Ok(())
 }
 
+/// Makes the files of a layer whose content is about to be copied into them, except for its log:
+/// they have their lengths, and their space, and no content. Nothing of it is durable.
+pub(super) fn make_for_copy(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    path: &Path,
+) -> Result<(), DatastoreError> {
+    let new = |name: &str, action| {
+        let file = directory.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+        file.map_err(no_room_or(action, 0, path))
+    };
+    size_layer(&*new(&layer_name(layer.id), "create a layer of")?, 0, descriptor, layer, path)?;
+    if let Some(integrity) = layer.integrity {
+        let tags = new(&tags_name(layer.id, integrity), "create the tags of")?;
+        size_tags(&*tags, descriptor, layer, path)?;
+    }
+    if layer.parent.is_some() {
+        let discards = new(&discards_name(layer.id), "create the record of discards of")?;
+        size_discards(&*discards, descriptor.layer_size(layer), path)?;
+    }
+    Ok(())
+}
+
 /// Makes the files of a layer as large as its new size in `grown` needs them, durably. `from` is
 /// the size so far.
 pub(super) fn grow(

@@ -68,7 +68,7 @@ fn list_in(
         }
         let path = directory.path.join(&name);
         if is_rest(&path) {
-            let reason = "a creation or deletion that was interrupted; it can be deleted".to_owned();
+            let reason = "a creation, deletion or move that was interrupted; it can be deleted".to_owned();
             listed.push(ListedVolume::Broken { path, reason });
         } else if !name.starts_with('.') && storage.is_directory(&path) {
             let broken = match describe_on(storage, &path) {

@@ -56,6 +56,7 @@ mod open;
 mod open_files;
 mod places;
 mod reencrypt;
+mod relocate;
 mod renew_tags;
 mod reserve;
 mod rewrap;
@@ -109,6 +110,10 @@ pub use reencrypt::{
     RewriteLayers, RewrittenLayer, authenticated_between_keks, begin_reencryption, begin_reencryption_on,
     cancel_reencryption, cancel_reencryption_on, clear_bytes, left_to_reencrypt, open_rewrite_beside,
     open_rewrite_beside_on, whole_to_reencrypt,
+};
+pub use relocate::{
+    CopiedVolume, RelocateOptions, RelocateProgress, Relocation, begin_relocation, begin_relocation_on,
+    cancel_relocation, cancel_relocation_on, remove_former, remove_former_on, withdraw, withdraw_on,
 };
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};

@@ -8,6 +8,7 @@ mod clones;
 mod damage;
 mod life;
 mod maps;
+mod relocation;
 mod snapshots;
 #[path = "../support/mod.rs"]
 mod support;

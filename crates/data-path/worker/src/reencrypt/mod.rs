@@ -16,10 +16,10 @@ use strongroom_datastore::file::{
     begin_reencryption, describe,
 };
 
-use crate::complete::complete;
+use crate::complete;
 use crate::layers::MergeStages;
-use crate::merge::{Copying, MergeError, UNSERVED, copy_all, merge_next};
-use crate::transfer::{Progress, TransferError};
+use crate::merge::{Copying, MergeError, UNSERVED, copy_all};
+use crate::transfer::TransferError;
 
 pub use self::change_over::change_over;
 pub use self::served::{ServedError, ServedVolume, begin_served, cancel_served, reencrypt_served};
@@ -101,14 +101,8 @@ fn settle(path: &Path, options: &ReencryptOptions<'_>, stop: &AtomicBool) -> Res
     let is_begun = describe(path)?.descriptor.reencrypting.is_some();
     let of = |protection| OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation };
     for options in [of(from), of(to), of(options.meanwhile())] {
-        match complete(path, &options) {
-            Ok(()) => {
-                let mut progress = Progress { stop, report: &mut |_| {} };
-                while describe(path)?.descriptor.merging.is_some() {
-                    merge_next(path, &options, &mut progress)?;
-                }
-                return Ok(());
-            }
+        match complete::settle(path, &options, stop) {
+            Ok(()) => return Ok(()),
             Err(MergeError::Datastore(error)) if is_begun && is_between(&error) => {}
             Err(error) => return Err(error),
         }

@@ -1,0 +1,204 @@
+//! What a layer holds, as it travels: pieces of its files with their places, and a digest of all of
+//! it. Reading them and writing them are apart, so that what is read here can be written elsewhere.
+
+use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use strongroom_crypto::mac::Sha256;
+use strongroom_memory::{Buffer, BufferPool};
+use strongroom_types::{BLOCK_BYTES, display_bytes};
+
+use crate::file::blocks::is_zero;
+use crate::file::descriptor::{Descriptor, LayerRecord};
+use crate::file::directory::system;
+use crate::file::disk::OpenLayer;
+use crate::file::error::DatastoreError;
+use crate::file::storage::StoredFile;
+use crate::file::{discards, tags};
+
+/// The most bytes of a piece. Each is read and written by one call.
+const PIECE_BYTES: u64 = 1 << 20;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// One of the files of a layer whose content travels. The first-write log is empty, and is made
+/// anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The blocks, as ciphertext.
+    Blocks,
+    /// Their tags.
+    Tags,
+    /// The record of discards.
+    Discards,
+}
+
+/// A piece of one of these files: whole blocks of 4096 bytes. Those of zeroes are nothing.
+pub(super) struct Piece<'a> {
+    pub part: Part,
+    pub offset: u64,
+    pub content: &'a [u8],
+}
+
+/// SHA-256 of what a layer has: of the number of each block that is not zeroes, and its content.
+/// Two layers with the same content have the same, however their files are allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Digest([u8; 32]);
+
+/// The open files of a layer.
+pub(super) struct LayerContent {
+    path: PathBuf,
+    parts: Vec<OpenPart>,
+    pool: BufferPool,
+}
+
+struct OpenPart {
+    part: Part,
+    file: Arc<dyn StoredFile>,
+    /// Nothing of the content lies beyond.
+    bytes: u64,
+}
+
+/// Whether blocks that are to be written may be there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The files are new.
+    Nothing,
+    /// An earlier attempt has left them: what is there is compared, and not written again.
+    Some,
+}
+
+impl LayerContent {
+    /// The content of the open files of a layer. `path` names the volume in errors.
+    pub(super) fn of(path: PathBuf, descriptor: &Descriptor, layer: &LayerRecord, opened: OpenLayer) -> Self {
+        let layer_bytes = descriptor.layer_size(layer).block_aligned_bytes();
+        let tags_bytes = tags::Layout::of(Descriptor::absence_of(layer)).file_bytes(layer_bytes);
+        let OpenLayer { file, tags, discards, .. } = opened;
+        let mut parts = vec![OpenPart { part: Part::Blocks, file, bytes: layer_bytes }];
+        parts.extend(tags.map(|file| OpenPart { part: Part::Tags, file, bytes: tags_bytes }));
+        let discards_bytes = discards::file_bytes(layer_bytes);
+        parts.extend(discards.map(|file| OpenPart { part: Part::Discards, file, bytes: discards_bytes }));
+        Self { path, parts, pool: BufferPool::brief() }
+    }
+
+    /// Reads all of it. Returns its digest; `None` if `take` has ended it early.
+    pub(super) fn read(
+        &self,
+        take: &mut dyn FnMut(&Piece<'_>) -> Result<ControlFlow<()>, DatastoreError>,
+    ) -> Result<Option<Digest>, DatastoreError> {
+        let mut digest = Sha256::default();
+        for OpenPart { part, file, bytes } in &self.parts {
+            digest.update(&[part.number()]);
+            let mut at = 0;
+            while let Some((offset, buffer)) = self.next_piece(&**file, at..*bytes)? {
+                for (number, block) in (offset / BLOCK_BYTES..).zip(buffer.bytes().chunks(BLOCK)) {
+                    if !is_zero(block) {
+                        digest.update(&number.to_le_bytes());
+                        digest.update(block);
+                    }
+                }
+                at = offset + buffer.len() as u64;
+                let piece = Piece { part: *part, offset, content: buffer.bytes() };
+                if take(&piece)?.is_break() {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(Digest(digest.finish())))
+    }
+
+    /// The next piece with data, and its offset.
+    fn next_piece(
+        &self,
+        file: &dyn StoredFile,
+        within: Range<u64>,
+    ) -> Result<Option<(u64, Buffer)>, DatastoreError> {
+        let failed = |errno| system("read a layer of", &self.path)(errno);
+        let offset = match file.next_data(within.start) {
+            Ok(data) => data.max(within.start) / BLOCK_BYTES * BLOCK_BYTES,
+            Err(Errno::NXIO) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        if offset >= within.end {
+            return Ok(None);
+        }
+        let hole = match file.next_hole(offset.max(within.start)) {
+            Ok(hole) => hole.next_multiple_of(BLOCK_BYTES).max(offset + BLOCK_BYTES),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let wanted = (hole.min(within.end) - offset).min(PIECE_BYTES);
+        let mut buffer = self.pool.take(wanted as usize).ok_or_else(|| failed(Errno::NOMEM))?;
+        match file.read_at(offset, buffer.bytes_mut()).map_err(failed)? as u64 {
+            read if read == wanted => Ok(Some((offset, buffer))),
+            _ => Err(failed(Errno::IO)),
+        }
+    }
+
+    /// Writes the blocks of a piece that are not zeroes, and that are not found there. Returns the
+    /// bytes that were written.
+    pub(super) fn write(&self, piece: &Piece<'_>, found: Found) -> Result<u64, DatastoreError> {
+        let failed = |errno| self.not_written(errno, piece.content.len() as u64);
+        let Some(OpenPart { file, .. }) = self.parts.iter().find(|open| open.part == piece.part) else {
+            return Err(failed(Errno::NOENT));
+        };
+        let present = match found {
+            Found::Nothing => None,
+            Found::Some => {
+                let mut present = self.pool.take(piece.content.len());
+                let buffer = present.as_mut().ok_or_else(|| failed(Errno::NOMEM))?;
+                let read = file.read_at(piece.offset, buffer.bytes_mut()).map_err(failed)?;
+                if read < piece.content.len() {
+                    return Err(failed(Errno::IO));
+                }
+                present
+            }
+        };
+        let is_wanted = |at: usize| {
+            let block = &piece.content[at..at + BLOCK];
+            let is_there = |present: &Buffer| present.bytes()[at..at + BLOCK] == *block;
+            !is_zero(block) && !present.as_ref().is_some_and(is_there)
+        };
+        let (mut at, mut written_bytes) = (0, 0);
+        while at < piece.content.len() {
+            let start = at;
+            while at < piece.content.len() && is_wanted(at) {
+                at += BLOCK;
+            }
+            if at > start {
+                let run = &piece.content[start..at];
+                file.write_at(piece.offset + start as u64, run).map_err(failed)?;
+                written_bytes += run.len() as u64;
+            } else {
+                at += BLOCK;
+            }
+        }
+        Ok(written_bytes)
+    }
+
+    /// Makes all of it durable.
+    pub(super) fn sync(&self) -> Result<(), DatastoreError> {
+        let synced = self.parts.iter().try_for_each(|open| open.file.sync());
+        synced.map_err(|errno| self.not_written(errno, PIECE_BYTES))
+    }
+
+    fn not_written(&self, errno: Errno, needed_bytes: u64) -> DatastoreError {
+        match errno {
+            Errno::NOSPC | Errno::DQUOT => {
+                DatastoreError::Full { path: self.path.clone(), needed: display_bytes(needed_bytes) }
+            }
+            errno => system("write a layer of", &self.path)(errno),
+        }
+    }
+}
+
+impl Part {
+    fn number(self) -> u8 {
+        match self {
+            Self::Blocks => 0,
+            Self::Tags => 1,
+            Self::Discards => 2,
+        }
+    }
+}
