@@ -153,6 +153,14 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
+    /// Put a new top on a layer, if that takes the writes, so that it can be copied. Asked again,
+    /// it tells whether the layer is complete.
+    NewTop {
+        /// The layer.
+        over: LayerId,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+    },
     /// Move the volume to another KEK. It comes in a pipe, whose reading end is sent with the line;
     /// without a pipe it is fetched from its provider.
     Rewrap {
@@ -312,6 +320,13 @@ pub enum Answer {
     },
     /// The volume is re-encrypted, or that was cancelled.
     Reencrypted {
+        /// The descriptor's generation now.
+        generation: u64,
+    },
+    /// Another layer takes the writes.
+    NewTop {
+        /// Whether the layers below it are complete.
+        is_ready: bool,
         /// The descriptor's generation now.
         generation: u64,
     },

@@ -26,6 +26,7 @@
 
 mod absent;
 pub mod access;
+mod beside;
 pub mod birth;
 pub mod check;
 mod client;
@@ -52,6 +53,7 @@ pub mod supervise;
 pub mod transfer;
 
 pub use access::DiskAccess;
+pub use beside::{ServedError, ServedVolume};
 pub use complete::complete;
 pub use destaging::Destaging;
 pub use layers::StackError;
@@ -59,9 +61,8 @@ pub use merge::{Copying, MergeError, Merged, Step, Stride, merge_next};
 pub use pace::{BadClientShare, ClientShare, Throttle};
 pub use process::{ProcessError, prepare_for_keys};
 pub use reencrypt::{
-    ReencryptProgress, Reencrypted, ServedError, ServedVolume, begin_served, cancel_served, change_over,
-    reencrypt, reencrypt_served,
+    ReencryptProgress, Reencrypted, begin_served, cancel_served, change_over, reencrypt, reencrypt_served,
 };
-pub use relocate::copy_volume;
+pub use relocate::{ServedCopy, copy_served, copy_volume};
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

@@ -352,3 +352,62 @@ fn a_volume_that_finds_no_room_is_where_it_was_and_leaves_nothing() {
     let mut random = StdRng::seed_from_u64(0);
     expect(&life.fs, Some(&kek), &life.contents(), &mut random).unwrap();
 }
+
+/// The layers below the top of a volume in use are copied twice, and the rest when it is closed.
+/// Returns how many layers were copied by each.
+fn run_beside(life: &mut Life<'_>, kek: Option<&Kek>) -> [usize; 3] {
+    let fs = life.fs.clone();
+    let go_on = &mut |_| ControlFlow::Continue(());
+    let mut beside = begin_relocation_beside_on(&fs, path(), to(), &options(kek)).unwrap();
+    let first = beside.copy(go_on).unwrap().unwrap().layers;
+    // A snapshot puts a new top on, and what was the top is complete.
+    life.use_it();
+    life.snapshot("meanwhile");
+    life.use_it();
+    let second = beside.copy(go_on).unwrap().unwrap().layers;
+    assert_eq!(beside.left().unwrap().layers, 1, "the top");
+    life.use_it();
+    let mut moving = beside.closed().unwrap();
+    let third = moving.copy(go_on).unwrap().unwrap().layers;
+    moving.take_place().unwrap();
+    moving.remove_former().unwrap();
+    [first, second, third]
+}
+
+#[test]
+fn a_volume_in_use_is_copied_layer_by_layer_and_is_durable_when_the_move_has_ended() {
+    let kek = kek(1);
+    for seed in 0..LIVES {
+        let kek = (seed % 3 != 2).then_some(&kek);
+        let mut life = Life::new(seed, kek);
+        let Descriptor { volume, layers, .. } = describe_on(&life.fs, path()).unwrap().descriptor;
+        assert_eq!(run_beside(&mut life, kek), [layers.len() - 1, 1, 1]);
+        let fs = life.fs.cut(seed);
+        let mut random = StdRng::seed_from_u64(seed);
+        expect_at(&fs, to(), protection(kek), &life.contents(), &mut random).unwrap();
+        assert_eq!(names_in(&fs, "/other"), ["vm1"]);
+        assert!(names_in(&fs, "/ds").is_empty());
+        assert_eq!(describe_on(&fs, to()).unwrap().descriptor.volume, volume);
+    }
+}
+
+/// What is copied beside its users is locked against a merge, and what changed all the same, when
+/// it was unlocked, is copied anew.
+#[test]
+fn a_layer_that_was_copied_takes_no_merge_until_it_is_unlocked() {
+    let kek = kek(1);
+    let life = Life::new(1, Some(&kek));
+    let go_on = &mut |_| ControlFlow::Continue(());
+    let mut beside = begin_relocation_beside_on(&life.fs, path(), to(), &options(Some(&kek))).unwrap();
+    beside.copy(go_on).unwrap().unwrap();
+    let snapshot = life.kept[0].0;
+    let open = to_open(Some(&kek), Access::ReadWrite);
+    delete_snapshot_on(&life.fs, path(), snapshot, &open).unwrap();
+    let refused = open_merge_on(&life.fs, path(), &open).map(drop).unwrap_err();
+    assert!(matches!(refused, DatastoreError::InUse { .. }), "{refused}");
+    // A marked merge keeps it where it is.
+    beside.unlock();
+    let refused = beside.closed().map(drop).unwrap_err();
+    assert!(matches!(refused, DatastoreError::UnfinishedMerge { .. }), "{refused}");
+    open_merge_on(&life.fs, path(), &open).map(drop).unwrap();
+}

@@ -112,8 +112,10 @@ pub use reencrypt::{
     open_rewrite_beside_on, whole_to_reencrypt,
 };
 pub use relocate::{
-    CopiedVolume, RelocateOptions, RelocateProgress, Relocation, begin_relocation, begin_relocation_on,
-    cancel_relocation, cancel_relocation_on, remove_former, remove_former_on, withdraw, withdraw_on,
+    CopiedVolume, LeftToRelocate, RelocateOptions, RelocateProgress, Relocation, RelocationBeside,
+    begin_relocation, begin_relocation_beside, begin_relocation_beside_on, begin_relocation_on,
+    cancel_relocation, cancel_relocation_on, move_within, remove_former, remove_former_on, withdraw,
+    withdraw_on,
 };
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};

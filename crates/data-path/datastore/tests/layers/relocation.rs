@@ -247,3 +247,51 @@ fn a_volume_that_is_in_use_or_was_not_closed_does_not_move() {
     assert!(matches!(unclosed, DatastoreError::LogNotEmpty { .. }), "{unclosed}");
     assert!(there.names().is_empty());
 }
+
+#[test]
+fn a_reader_of_a_snapshot_keeps_the_former_volume_until_the_move_is_taken_back() {
+    let (volume, there) = (Volume::encrypted(MIB), Destination::new());
+    let snapshot = NewSnapshot { id: SnapshotId::random(), name: "read".parse().unwrap() };
+    create_snapshot(&volume.path, &snapshot, &volume.options()).unwrap();
+    let reader = open_snapshot(&volume.path, snapshot.id, &volume.to_open(Access::ReadOnly)).unwrap();
+    let briefly = RelocateOptions { lock_wait: std::time::Duration::ZERO, ..options(&volume) };
+    let mut moving = begin_relocation(&volume.path, &there.place(), &briefly).unwrap();
+    moving.copy(&mut on).unwrap().unwrap();
+    moving.take_place().unwrap();
+    let kept = moving.remove_former().unwrap_err();
+    assert!(matches!(kept, DatastoreError::InUse { .. }), "{kept}");
+    // Nothing of it is gone.
+    let id = volume.descriptor().volume;
+    withdraw(&there.place(), id, &options(&volume)).unwrap();
+    drop(reader);
+    let mut moving = begin_relocation(&volume.path, &there.place(), &options(&volume)).unwrap();
+    assert_eq!(moving.copy(&mut on).unwrap().unwrap().written_bytes, 0);
+    moving.take_place().unwrap();
+    moving.remove_former().unwrap();
+    assert!(!volume.path.exists() && there.names() == ["vm1"]);
+}
+
+/// Whoever can write to the destination leads no copy to another place.
+#[test]
+fn links_at_the_destination_are_not_followed() {
+    let (volume, there) = (Volume::encrypted(MIB), Destination::new());
+    let descriptor = volume.descriptor();
+    let staging = there.datastore.path().join(format!(".strongroom-moving-{}", descriptor.volume));
+    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), &staging).unwrap();
+    let refused = begin_relocation(&volume.path, &there.place(), &options(&volume)).map(drop).unwrap_err();
+    assert!(matches!(refused, DatastoreError::Link { .. }), "{refused}");
+    fs::remove_file(&staging).unwrap();
+    fs::create_dir(&staging).unwrap();
+    let layer = staging.join(format!("layer-{}", descriptor.top));
+    std::os::unix::fs::symlink(elsewhere.path().join("file"), &layer).unwrap();
+    let mut moving = begin_relocation(&volume.path, &there.place(), &options(&volume)).unwrap();
+    moving.copy(&mut on).unwrap().unwrap();
+    assert!(fs::symlink_metadata(&layer).unwrap().is_file());
+    assert!(fs::read_dir(elsewhere.path()).unwrap().next().is_none());
+    drop(moving);
+    // What is no volume's is not removed.
+    fs::write(staging.join("somebody's"), "").unwrap();
+    let refused = begin_relocation(&volume.path, &there.place(), &options(&volume)).map(drop).unwrap_err();
+    assert!(matches!(refused, DatastoreError::Stranger { .. }), "{refused}");
+}

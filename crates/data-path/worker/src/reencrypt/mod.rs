@@ -22,7 +22,7 @@ use crate::merge::{Copying, MergeError, UNSERVED, copy_all};
 use crate::transfer::TransferError;
 
 pub use self::change_over::change_over;
-pub use self::served::{ServedError, ServedVolume, begin_served, cancel_served, reencrypt_served};
+pub use self::served::{begin_served, cancel_served, reencrypt_served};
 
 /// How far a re-encryption is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,65 +1,25 @@
 //! Rewrites the layers of a volume beside the process that exposes it, which keeps its descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{
     DatastoreError, LeftToReencrypt, NewTags, OpenRewrite, Protection, ReencryptOptions, RewrittenLayer,
     describe, left_to_reencrypt, open_rewrite_beside, whole_to_reencrypt,
 };
 use strongroom_keys::{Kek, KeyError};
-use strongroom_statistics::Answered;
-use thiserror::Error;
 
 use super::{ReencryptProgress, Reencrypted};
-use crate::control::{
-    Answer, Becomes, Client, ControlError, NewKek, Peer, ReencryptAct, Request, statistics_of,
-};
+use crate::beside::{ANSWER_WITHIN, Beside, Patience, ServedError, ServedVolume};
+use crate::control::{Answer, Becomes, Client, ControlError, NewKek, ReencryptAct, Request};
 use crate::layers::MergeStages;
 use crate::merge::{Copying, MergeError, Stride, copy_all};
-use crate::pace::{Pace, Throttle};
+use crate::pace::Throttle;
 use crate::transfer::TransferError;
-
-/// How long the process that exposes the volume may take for a step: it may wait for a key, and
-/// syncs a layer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(600);
-
-/// The interval at which a step is tried again that another change of the volume holds up.
-const RETRY: Duration = Duration::from_millis(200);
-
-/// How long that may last: a merge of large layers takes its time.
-const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// Small steps: a request of a client waits for one of them at most.
 const BESIDE: Stride = Stride { depth: 4, piece_bytes: 256 << 10, step_bytes: 2 << 20 };
-
-/// Why a served volume is not re-encrypted.
-#[derive(Debug, Error)]
-pub enum ServedError {
-    /// A layer cannot be rewritten.
-    #[error(transparent)]
-    Rewrite(#[from] MergeError),
-    /// The process that exposes the volume cannot be asked, or refuses.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-}
-
-impl From<DatastoreError> for ServedError {
-    fn from(error: DatastoreError) -> Self {
-        Self::Rewrite(error.into())
-    }
-}
-
-/// A volume that is served.
-#[derive(Clone, Copy, Debug)]
-pub struct ServedVolume<'a> {
-    /// The volume.
-    pub path: &'a Path,
-    /// Who may answer as its supervisor.
-    pub supervisor: Peer,
-}
 
 /// Begins to re-encrypt a volume that is served: from then on, what is written to it is as the
 /// options say. A volume that is being re-encrypted so stays as it is. Returns the generation of
@@ -73,7 +33,7 @@ pub fn begin_served(
     stop: &AtomicBool,
     report: &mut dyn FnMut(ReencryptProgress),
 ) -> Result<u64, ServedError> {
-    let mut patience = Patience::before(served.path, stop, report)?;
+    let mut patience = patience_before(served.path, stop, report)?;
     Ok(served.begin_patiently(options, &mut patience)?.generation)
 }
 
@@ -93,7 +53,7 @@ pub fn reencrypt_served(
     report: &mut dyn FnMut(ReencryptProgress),
 ) -> Result<Reencrypted, ServedError> {
     let path = served.path;
-    let mut patience = Patience::before(path, stop, report)?;
+    let mut patience = patience_before(path, stop, report)?;
     let mut options = *options;
     loop {
         let begun = served.begin_patiently(&options, &mut patience)?;
@@ -156,7 +116,7 @@ pub fn reencrypt_served(
 pub fn cancel_served(served: ServedVolume<'_>) -> Result<(), ServedError> {
     let (goes_on, nothing) = (AtomicBool::new(false), ReencryptProgress::default());
     let mut tell = |_| {};
-    let mut patience = Patience::new(served.path, &goes_on, nothing, &mut tell);
+    let mut patience = Patience::new(served.path, &goes_on, nothing, &mut tell, not_reencrypted);
     while patience.on(served.ask(ReencryptAct::Cancel, 0))?.is_none() {
         patience.pause()?;
     }
@@ -176,7 +136,7 @@ impl ServedVolume<'_> {
     fn begin_patiently(
         &self,
         options: &ReencryptOptions<'_>,
-        patience: &mut Patience<'_>,
+        patience: &mut Patience<'_, ReencryptProgress>,
     ) -> Result<Step, ServedError> {
         loop {
             if let Some(begun) = patience.on(self.begin(options))? {
@@ -231,7 +191,11 @@ impl ServedVolume<'_> {
 
     /// Has the new layer put in the place of the old one. Returns `false` if the old one is there
     /// no more, or is to be rewritten again.
-    fn replace(&self, rewritten: &RewrittenLayer, patience: &mut Patience<'_>) -> Result<bool, ServedError> {
+    fn replace(
+        &self,
+        rewritten: &RewrittenLayer,
+        patience: &mut Patience<'_, ReencryptProgress>,
+    ) -> Result<bool, ServedError> {
         let (old, new) = (rewritten.old(), rewritten.record());
         loop {
             let act = ReencryptAct::Replace { old, new: Box::new(new.clone()) };
@@ -270,7 +234,7 @@ impl ServedVolume<'_> {
         let path = self.path;
         let Some(client) = Client::connect_to(path, self.supervisor)? else {
             let reason = "the process that exposes it has ended".to_owned();
-            return Err(DatastoreError::NotReencrypted { path: path.to_owned(), reason }.into());
+            return Err(not_reencrypted(path.to_owned(), reason).into());
         };
         match client.ask_with(Request::Reencrypt { act, least_generation }, pipe, ANSWER_WITHIN)? {
             Answer::Reencrypting { is_ready, generation } => Ok(Step { is_ready, generation }),
@@ -280,129 +244,17 @@ impl ServedVolume<'_> {
     }
 }
 
-/// What a step is refused for that passes by itself. A file on a cluster gives up its lock some
-/// time after this job has closed it, as its storage process closes it on another thread.
-const PASSES: [&str; 4] = ["busy", "snapshot", "not_closed", "in_use"];
-
-/// Waits for other changes of the volume, but not for ever, and reports all the while.
-struct Patience<'a> {
+/// For a job that has rewritten nothing yet.
+fn patience_before<'a>(
     path: &'a Path,
     stop: &'a AtomicBool,
-    told: ReencryptProgress,
     report: &'a mut dyn FnMut(ReencryptProgress),
-    until: Instant,
-    reason: String,
+) -> Result<Patience<'a, ReencryptProgress>, DatastoreError> {
+    let LeftToReencrypt { layers: left_layers, bytes: left_bytes } = whole_to_reencrypt(path)?;
+    let before = ReencryptProgress { done_bytes: 0, left_bytes, left_layers };
+    Ok(Patience::new(path, stop, before, report, not_reencrypted))
 }
 
-impl<'a> Patience<'a> {
-    fn new(
-        path: &'a Path,
-        stop: &'a AtomicBool,
-        told: ReencryptProgress,
-        report: &'a mut dyn FnMut(ReencryptProgress),
-    ) -> Self {
-        let reason = "its layers are being changed".to_owned();
-        Self { path, stop, told, report, until: Instant::now() + PATIENCE, reason }
-    }
-
-    /// For a job that has rewritten nothing yet.
-    fn before(
-        path: &'a Path,
-        stop: &'a AtomicBool,
-        report: &'a mut dyn FnMut(ReencryptProgress),
-    ) -> Result<Self, DatastoreError> {
-        let LeftToReencrypt { layers: left_layers, bytes: left_bytes } = whole_to_reencrypt(path)?;
-        Ok(Self::new(path, stop, ReencryptProgress { done_bytes: 0, left_bytes, left_layers }, report))
-    }
-
-    fn tell(&mut self, progress: ReencryptProgress) {
-        self.told = progress;
-        (self.report)(progress);
-    }
-
-    /// The answer to a step, or nothing if it has to be tried again.
-    fn on(&mut self, answer: Result<Step, ServedError>) -> Result<Option<Step>, ServedError> {
-        match answer {
-            Ok(step) => {
-                self.until = Instant::now() + PATIENCE;
-                Ok(Some(step))
-            }
-            Err(ServedError::Control(ControlError::Refused { code, message }))
-                if PASSES.contains(&code.as_str()) =>
-            {
-                self.reason = message;
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn pause(&mut self) -> Result<(), ServedError> {
-        (self.report)(self.told);
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(ServedError::Rewrite(TransferError::Stopped.into()));
-        }
-        if Instant::now() >= self.until {
-            let (path, reason) = (self.path.to_owned(), std::mem::take(&mut self.reason));
-            return Err(DatastoreError::NotReencrypted { path, reason }.into());
-        }
-        std::thread::sleep(RETRY);
-        Ok(())
-    }
-}
-
-/// Keeps to a throttle, between the steps of a copy. What steps cost the clients is read from the
-/// statistics of the process that exposes the volume, which contacts no worker for that.
-struct Beside<'a> {
-    served: ServedVolume<'a>,
-    throttle: Throttle,
-    stop: &'a AtomicBool,
-    pace: Pace,
-    /// What clients had asked for when the step began; nothing before the first one.
-    began: Option<Clients>,
-    moved_bytes: u64,
-}
-
-/// What clients have asked for until now.
-#[derive(Clone, Copy)]
-struct Clients {
-    answered: Option<Answered>,
-    are_waiting: bool,
-}
-
-impl Clients {
-    fn of(served: ServedVolume<'_>) -> Self {
-        let statistics = statistics_of(served.path, served.supervisor);
-        let are_waiting = statistics.as_ref().is_none_or(|read| read.in_flight > 0);
-        Self { answered: statistics.map(|read| read.answered()), are_waiting }
-    }
-
-    fn have_asked_since(self, before: Self) -> bool {
-        self.are_waiting || before.are_waiting || self.answered != before.answered
-    }
-}
-
-impl<'a> Beside<'a> {
-    fn new(served: ServedVolume<'a>, throttle: Throttle, stop: &'a AtomicBool) -> Self {
-        Self { served, throttle, stop, pace: Pace::new(), began: None, moved_bytes: 0 }
-    }
-
-    /// Pauses before the next step. `moved_bytes` were written since the beginning.
-    fn keep(&mut self, moved_bytes: u64) {
-        if let Some(began) = self.began {
-            let ended = Clients::of(self.served);
-            self.pace.end(moved_bytes - self.moved_bytes, ended.answered);
-            let are_busy = ended.have_asked_since(began);
-            while !self.stop.load(Ordering::Relaxed) {
-                let pause = self.pace.pause(self.throttle, are_busy, Instant::now());
-                if pause.is_zero() {
-                    break;
-                }
-                std::thread::sleep(pause.min(RETRY));
-            }
-        }
-        let begins = Clients::of(self.served);
-        self.pace.begin(begins.answered);
-        (self.began, self.moved_bytes) = (Some(begins), moved_bytes);
-    }
+fn not_reencrypted(path: PathBuf, reason: String) -> DatastoreError {
+    DatastoreError::NotReencrypted { path, reason }
 }

@@ -326,7 +326,7 @@ impl Supervisor {
     pub(super) fn put_top_on(&mut self) -> Result<Moved, Failure> {
         self.prepare_top(NewTop::Plain)?;
         let stall = self.change_to_prepared_top()?;
-        tracing::info!("a new top is on the layer that is to be merged; clients waited for {stall:?}");
+        tracing::info!("a new top is on the volume; clients waited for {stall:?}");
         Ok(Moved::Yes)
     }
 

@@ -21,6 +21,7 @@ mod herald;
 mod kek;
 mod memory;
 mod merge;
+mod new_top;
 mod program;
 mod quarters;
 mod reencrypt;
@@ -429,6 +430,7 @@ impl Supervisor {
             | Request::EndSnapshotGroup { .. }
             | Request::Merge { .. }
             | Request::Reencrypt { .. }
+            | Request::NewTop { .. }
             | Request::Rewrap { .. }
                 if self.is_changing_layers() =>
             {
@@ -469,6 +471,7 @@ impl Supervisor {
             }
             Request::Merge { act, least_generation } => Some(self.merge(act, least_generation)),
             Request::Reencrypt { act, least_generation } => Some(self.reencrypt(act, least_generation, file)),
+            Request::NewTop { over, least_generation } => Some(self.put_new_top(over, least_generation)),
             Request::Rewrap { to, least_generation } => self.rewrap(to, least_generation, file),
         });
         self.control = Some(control);

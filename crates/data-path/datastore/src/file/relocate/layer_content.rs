@@ -177,6 +177,11 @@ impl LayerContent {
         Ok(written_bytes)
     }
 
+    /// The open files, which keep their locks.
+    pub(super) fn into_files(self) -> Vec<Arc<dyn StoredFile>> {
+        self.parts.into_iter().map(|open| open.file).collect()
+    }
+
     /// Makes all of it durable.
     pub(super) fn sync(&self) -> Result<(), DatastoreError> {
         let synced = self.parts.iter().try_for_each(|open| open.file.sync());

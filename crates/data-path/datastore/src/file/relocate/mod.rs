@@ -19,6 +19,7 @@
 //! `docs/decisions/0057-moving-volumes.md` has the reasons.
 
 mod arrival;
+mod beside;
 mod layer_content;
 
 use std::ops::ControlFlow;
@@ -29,6 +30,7 @@ use rustix::io::Errno;
 use strongroom_types::VolumeId;
 
 use self::arrival::{Arrival, staging_of, without_log};
+use self::beside::CarriedLayer;
 use self::layer_content::LayerContent;
 use super::add_layer::{refuse_an_open_log, refuse_unclosed, remove_leftovers};
 use super::create::check_name;
@@ -45,6 +47,9 @@ use super::open_files::{Opening, authenticate, refuse_the_other_sort};
 use super::storage::{BY_PATH, Storage};
 
 pub(super) use self::arrival::ARRIVING_PREFIX;
+pub use self::beside::{
+    LeftToRelocate, RelocationBeside, begin_relocation_beside, begin_relocation_beside_on,
+};
 
 /// Options of [`begin_relocation`].
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +83,7 @@ pub struct RelocateProgress {
 /// A volume all of whose layers were copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopiedVolume {
-    /// Its layers.
+    /// Layers that were copied.
     pub layers: usize,
     /// Of these, those that other volumes have too: they keep them, and the copy shares nothing.
     pub shared_layers: usize,
@@ -97,6 +102,8 @@ pub struct Relocation<'a> {
     head: VolumeHead,
     /// Holds the locks of its files.
     top: OpenLayer,
+    /// What was copied while the volume was in use.
+    carried: Vec<CarriedLayer>,
     arrival: Arrival<'a>,
     /// Its descriptor at the destination.
     arriving: Descriptor,
@@ -128,9 +135,27 @@ pub fn begin_relocation_on<'a>(
     options: &RelocateOptions<'a>,
 ) -> Result<Relocation<'a>, DatastoreError> {
     check_name(to)?;
+    let opened = open_settled(storage, from, to, options)?;
+    let arrival = Arrival::begin(storage, to, opened.head.descriptor.volume, options.lock_wait)?;
+    opened.arriving(storage, to, options, arrival, Vec::new())
+}
+
+/// A volume that is locked, and complete.
+struct Settled {
+    head: VolumeHead,
+    top: OpenLayer,
+}
+
+/// Locks a volume that can be moved.
+fn open_settled(
+    storage: &dyn Storage,
+    from: &Path,
+    to: &Path,
+    options: &RelocateOptions<'_>,
+) -> Result<Settled, DatastoreError> {
     let (head, top, _) = open_apart_on(storage, from, &options.to_open(Access::ReadWrite))?;
-    refuse_taken_place(storage, &head, to)?;
     let descriptor = &head.descriptor;
+    refuse_taken_place(storage, from, descriptor.volume, to)?;
     if let Some(merging) = descriptor.merging {
         return Err(DatastoreError::UnfinishedMerge { path: from.to_owned(), layer: merging.from });
     }
@@ -139,16 +164,60 @@ pub fn begin_relocation_on<'a>(
     head.refuse_a_second_group()?;
     // What nothing names is not moved, and must not keep the volume from being deleted.
     remove_leftovers(&head.directory, descriptor)?;
-    let arrival = Arrival::begin(storage, to, descriptor.volume, options.lock_wait)?;
-    let arriving = arrival.described(descriptor)?;
-    arrival.tidy(&arriving)?;
-    arrival.refuse_without_room(&head.directory, &arriving)?;
-    let (options, to) = (*options, to.to_owned());
-    Ok(Relocation { storage, options, to, head, top, arrival, arriving, is_copied: false })
+    Ok(Settled { head, top })
+}
+
+impl Settled {
+    fn arriving<'a>(
+        self,
+        storage: &'a dyn Storage,
+        to: &Path,
+        options: &RelocateOptions<'a>,
+        arrival: Arrival<'a>,
+        carried: Vec<CarriedLayer>,
+    ) -> Result<Relocation<'a>, DatastoreError> {
+        let Self { head, top } = self;
+        let arriving = arrival.described(&head.descriptor)?;
+        arrival.tidy(&arriving)?;
+        arrival.refuse_without_room(&head.directory, &arriving)?;
+        let (options, to) = (*options, to.to_owned());
+        Ok(Relocation { storage, options, to, head, top, carried, arrival, arriving, is_copied: false })
+    }
+}
+
+/// Moves the volume at `from`, which nobody may use, to `to`, which must not exist, by one rename.
+/// Returns its descriptor, which is the same as before; `None` if they lie on two file systems.
+///
+/// # Errors
+/// As [`begin_relocation`]. Nothing has changed then, unless a sync has failed.
+pub fn move_within(
+    from: &Path,
+    to: &Path,
+    options: &RelocateOptions<'_>,
+) -> Result<Option<Descriptor>, DatastoreError> {
+    check_name(to)?;
+    let storage = BY_PATH;
+    let head = VolumeHead::open_on(storage, from, &options.to_open(Access::ReadWrite))?;
+    refuse_taken_place(storage, from, head.descriptor.volume, to)?;
+    head.refuse_a_second_group()?;
+    match storage.rename(from, to) {
+        Ok(()) => {}
+        Err(Errno::XDEV | Errno::NOENT) => return Ok(None),
+        Err(Errno::EXIST | Errno::NOTEMPTY) => return Err(DatastoreError::Exists { path: to.to_owned() }),
+        Err(errno) => return Err(system("move", from)(errno)),
+    }
+    sync_parent(storage, to)?;
+    sync_parent(storage, from)?;
+    Ok(Some(head.descriptor))
 }
 
 /// Refuses a place where something is.
-fn refuse_taken_place(storage: &dyn Storage, head: &VolumeHead, to: &Path) -> Result<(), DatastoreError> {
+fn refuse_taken_place(
+    storage: &dyn Storage,
+    from: &Path,
+    volume: VolumeId,
+    to: &Path,
+) -> Result<(), DatastoreError> {
     if !storage.exists(to) {
         return Ok(());
     }
@@ -157,12 +226,8 @@ fn refuse_taken_place(storage: &dyn Storage, head: &VolumeHead, to: &Path) -> Re
     // The volume itself, by another path, is locked.
     lock::acquire(&*found.handle, Sharing::Shared, Duration::ZERO, to).map_err(|_| exists())?;
     let encoded = found.read_descriptor().map_err(|_| exists())?;
-    match encoded.unverified().volume == head.descriptor.volume {
-        true => Err(DatastoreError::TwoPlaces {
-            path: head.path().to_owned(),
-            other: to.to_owned(),
-            volume: head.descriptor.volume,
-        }),
+    match encoded.unverified().volume == volume {
+        true => Err(DatastoreError::TwoPlaces { path: from.to_owned(), other: to.to_owned(), volume }),
         false => Err(exists()),
     }
 }
@@ -197,14 +262,15 @@ impl<'a> Relocation<'a> {
         watch: &mut dyn FnMut(RelocateProgress) -> ControlFlow<()>,
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
         let Self { head, arrival, arriving, .. } = self;
-        let all: Vec<u64> = arriving.layers.iter().map(|layer| self.bytes_of(layer)).collect();
-        let all_bytes: u64 = all.iter().sum();
-        let mut copied = CopiedVolume { layers: arriving.layers.len(), ..CopiedVolume::default() };
-        for (at, layer) in arriving.layers.iter().enumerate() {
+        let is_left = |layer: &&LayerRecord| !self.carried.iter().any(|carried| carried.is(layer));
+        let left: Vec<&LayerRecord> = arriving.layers.iter().filter(is_left).collect();
+        let all_bytes: u64 = left.iter().map(|layer| self.bytes_of(layer)).sum();
+        let mut copied = CopiedVolume { layers: left.len(), ..CopiedVolume::default() };
+        for (at, layer) in left.iter().enumerate() {
             let mut moved = |bytes| {
                 copied.read_bytes += bytes;
                 let done_bytes = copied.read_bytes.min(all_bytes);
-                let left_layers = arriving.layers.len() - at;
+                let left_layers = left.len() - at;
                 watch(RelocateProgress { done_bytes, left_bytes: all_bytes - done_bytes, left_layers })
             };
             let Some(written_bytes) = arrival.carry(&self.content_of(layer)?, arriving, layer, &mut moved)?
@@ -259,12 +325,12 @@ impl<'a> Relocation<'a> {
     /// # Errors
     /// If `to` is not the volume; those of [`delete`](super::delete()).
     pub fn remove_former(self) -> Result<(), DatastoreError> {
-        let Self { storage, options, to, head, top, arrival, .. } = self;
+        let Self { storage, options, to, head, top, carried, arrival, .. } = self;
         // The caller may use the volume by now.
         drop(arrival);
         let arrived = arrived_at(storage, &to, &options)?;
         expect_former(&head.descriptor, head.path(), &arrived)?;
-        drop(top);
+        drop((top, carried));
         delete_locked(storage, &head.directory, options.lock_wait)
     }
 

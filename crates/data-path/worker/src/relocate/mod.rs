@@ -1,5 +1,8 @@
-//! Copies a volume that nobody serves to another datastore. `datastore/file/relocate` has the steps
-//! of a move, and what its caller must do between them.
+//! Copies a volume to another datastore: one that nobody serves, and, in [`served`], most of one that
+//! another process serves. `datastore/file/relocate` has the steps of a move, and what its caller
+//! must do between them.
+
+mod served;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,6 +15,8 @@ use strongroom_datastore::file::{
 use crate::complete;
 use crate::merge::MergeError;
 use crate::transfer::TransferError;
+
+pub use self::served::{ServedCopy, copy_served};
 
 /// Copies the volume at `from` to where it will be at `to`, or goes on with that: the log is
 /// emptied first, and a marked merge is ended. The volume is locked from then on, and its caller
@@ -28,10 +33,23 @@ pub fn copy_volume<'a>(
     stop: &AtomicBool,
     report: &mut dyn FnMut(RelocateProgress),
 ) -> Result<(Relocation<'a>, CopiedVolume), MergeError> {
+    settle(from, options, stop)?;
+    copy_rest(begin_relocation(from, to, options)?, stop, report)
+}
+
+/// Brings a volume that nobody serves into the state in which it can be moved.
+fn settle(from: &Path, options: &RelocateOptions<'_>, stop: &AtomicBool) -> Result<(), MergeError> {
     let RelocateOptions { protection, lock_wait, least_generation } = *options;
     let to_open = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation };
-    complete::settle(from, &to_open, stop)?;
-    let mut moving = begin_relocation(from, to, options)?;
+    complete::settle(from, &to_open, stop)
+}
+
+/// Copies what a move has left.
+fn copy_rest<'a>(
+    mut moving: Relocation<'a>,
+    stop: &AtomicBool,
+    report: &mut dyn FnMut(RelocateProgress),
+) -> Result<(Relocation<'a>, CopiedVolume), MergeError> {
     let copied = moving.copy(&mut |progress| {
         report(progress);
         if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
