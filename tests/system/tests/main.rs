@@ -69,6 +69,7 @@ mod recipients;
 mod reconnects_after_the_server_is_killed;
 mod reencrypts_volumes;
 mod rekeys_volumes;
+mod relocates_volumes;
 mod remote_hosts;
 mod removed_while_served;
 mod role_attacked;

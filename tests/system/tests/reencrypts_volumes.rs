@@ -26,7 +26,7 @@ const FIRST: u64 = 512;
 const KILLS: usize = if cfg!(feature = "full") { 40 } else { 6 };
 
 /// The contents of a volume, by the names of its snapshots; that of the present is "".
-const CONTENTS: [&str; 3] = ["", "one", "two"];
+pub const CONTENTS: [&str; 3] = ["", "one", "two"];
 
 /// Writes blocks with the marker.
 fn write(socket: &Path, blocks: std::ops::Range<u64>, text: &str) {
@@ -39,7 +39,7 @@ fn write(socket: &Path, blocks: std::ops::Range<u64>, text: &str) {
 }
 
 /// A volume with two snapshots, whose layers hide parts of each other.
-fn volume_with_snapshots<'test>(
+pub fn volume_with_snapshots<'test>(
     scratch: &'test Scratch,
     protection: Protection,
     arguments: &[&str],
@@ -64,18 +64,22 @@ fn volume_with_snapshots<'test>(
 
 /// The content, as a program without anything of ours reads it.
 fn read(scratch: &Scratch, volume: &Volume<'_>, key: &Path, snapshot: &str) -> Vec<u8> {
-    read_with(scratch, volume, &format!("--key-file '{}'", key.display()), snapshot)
+    read_at(scratch, &volume.path(), key, snapshot)
+}
+
+pub fn read_at(scratch: &Scratch, path: &Path, key: &Path, snapshot: &str) -> Vec<u8> {
+    read_with(scratch, path, &format!("--key-file '{}'", key.display()), snapshot)
 }
 
 /// That of a clear volume.
 fn read_clear(scratch: &Scratch, volume: &Volume<'_>, snapshot: &str) -> Vec<u8> {
-    read_with(scratch, volume, "--unencrypted", snapshot)
+    read_with(scratch, &volume.path(), "--unencrypted", snapshot)
 }
 
-fn read_with(scratch: &Scratch, volume: &Volume<'_>, how: &str, snapshot: &str) -> Vec<u8> {
+fn read_with(scratch: &Scratch, path: &Path, how: &str, snapshot: &str) -> Vec<u8> {
     let name = format!("plain-{snapshot}");
     let of = if snapshot.is_empty() { String::new() } else { format!("--snapshot {snapshot}") };
-    let script = format!("'{READER}' '{}' {how} {of} > {name}", volume.path().display());
+    let script = format!("'{READER}' '{}' {how} {of} > {name}", path.display());
     CommandLine::new(scratch).run_shell(&script).success();
     fs::read(scratch.path(&name)).unwrap()
 }

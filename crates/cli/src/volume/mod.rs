@@ -19,6 +19,7 @@ mod list;
 pub mod open;
 mod reencrypt;
 pub mod rekey;
+mod relocate;
 mod resize;
 mod snapshot;
 mod staged;
@@ -60,6 +61,8 @@ pub enum VolumeCommand {
     Encrypt(Box<encrypt::EncryptArguments>),
     /// Remove the encryption of a volume and its snapshots
     Decrypt(Box<decrypt::DecryptArguments>),
+    /// Move a volume to another datastore, with its snapshots and keys
+    Move(relocate::MoveArguments),
     /// Check a volume for damage, without changing it
     Check(check::CheckArguments),
     /// Create, list, revert to and delete snapshots of a volume
@@ -89,6 +92,7 @@ impl VolumeCommand {
             Self::Rekey(arguments) => return arguments.run(output),
             Self::Encrypt(arguments) => arguments.run(output),
             Self::Decrypt(arguments) => arguments.run(output),
+            Self::Move(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Snapshot(command) => command.run(output),
             Self::Import(arguments) => arguments.run(output),

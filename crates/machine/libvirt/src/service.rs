@@ -75,14 +75,25 @@ impl Service {
     /// The unit that serves this volume with a key out of a file: no longer the right one when the
     /// volume has another.
     pub fn with_key_file(volume: &Path) -> Option<String> {
+        let (service, arguments) = Self::configured(volume)?;
+        arguments.contains("--key-file").then_some(service.unit)
+    }
+
+    /// The unit that serves this volume: no longer the right one when the volume lies elsewhere.
+    pub fn unit_of(volume: &Path) -> Option<String> {
+        Self::configured(volume).map(|(service, _)| service.unit)
+    }
+
+    /// The service that was set up for a volume, and its arguments.
+    fn configured(volume: &Path) -> Option<(Self, String)> {
         if !Path::new(CONFIGURATION).is_dir() {
             return None;
         }
         Self::check_available().ok()?;
         let service = Self::of(volume).ok()?;
         let text = std::fs::read_to_string(&service.file).ok()?;
-        let arguments = text.lines().find_map(|line| line.strip_prefix(VARIABLE))?;
-        arguments.contains("--key-file").then_some(service.unit)
+        let arguments = text.lines().find_map(|line| line.strip_prefix(VARIABLE))?.to_owned();
+        Some((service, arguments))
     }
 
     /// Its unit.
