@@ -63,6 +63,8 @@ pub use process::{ProcessError, prepare_for_keys};
 pub use reencrypt::{
     ReencryptProgress, Reencrypted, begin_served, cancel_served, change_over, reencrypt, reencrypt_served,
 };
-pub use relocate::{ServedCopy, copy_served, copy_volume};
+pub use relocate::{
+    ChangedPlace, NotMoved, NotServed, PARKED_MAX, PlaceKeeper, ServedCopy, copy_served, copy_volume,
+};
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

@@ -1,8 +1,9 @@
 //! Copies a volume to another datastore: one that nobody serves, and, in [`served`], most of one that
-//! another process serves. `datastore/file/relocate` has the steps of a move, and what its caller
-//! must do between them.
+//! another process serves. [`sessions`] takes the clients of such a volume to its new place.
+//! `datastore/file/relocate` has the steps of a move, and what its caller must do between them.
 
 mod served;
+mod sessions;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -17,6 +18,7 @@ use crate::merge::MergeError;
 use crate::transfer::TransferError;
 
 pub use self::served::{ServedCopy, copy_served};
+pub use self::sessions::{ChangedPlace, NotMoved, NotServed, PARKED_MAX, PlaceKeeper};
 
 /// Copies the volume at `from` to where it will be at `to`, or goes on with that: the log is
 /// emptied first, and a marked merge is ended. The volume is locked from then on, and its caller

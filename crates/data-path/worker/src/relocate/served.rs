@@ -5,8 +5,8 @@
 //!     -> little is left, or it does not get less -> the exposure ends -> the rest is copied
 //! ```
 //!
-//! What is copied does not change any more, so the last step alone keeps clients waiting. Each round
-//! leaves a layer, which a later merge removes.
+//! What is copied does not change any more, so the last step alone keeps clients waiting. Each
+//! round leaves a layer, which a later merge removes.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -47,9 +47,9 @@ enum Exposure {
 
 /// A volume that is being copied while it is served.
 pub struct ServedCopy<'a> {
-    served: ServedVolume<'a>,
-    options: RelocateOptions<'a>,
-    beside: RelocationBeside<'a>,
+    pub(super) served: ServedVolume<'a>,
+    pub(super) options: RelocateOptions<'a>,
+    pub(super) beside: RelocationBeside<'a>,
     copied: CopiedVolume,
     left: LeftToRelocate,
 }

@@ -171,6 +171,11 @@ impl<'a> RelocationBeside<'a> {
         descriptor.layers.iter().filter(|layer| !self.carried.iter().any(|carried| carried.is(layer)))
     }
 
+    /// Where the volume will be.
+    pub fn to(&self) -> &Path {
+        &self.to
+    }
+
     /// What there is still to copy, with the layers that still change.
     ///
     /// # Errors
