@@ -29,7 +29,7 @@ use crate::progress::Meter;
 /// How the job shares the machine with the clients of an exposed volume.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ThrottleArguments {
-    /// The most bytes per second that are rewritten or copied while the volume is exposed, as in 50M
+    /// The most bytes per second that are written while the volume is exposed, as in 50M
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     rate: Option<u64>,
 

@@ -151,10 +151,10 @@ impl MoveArguments {
         })
     }
 
-    /// Copies the volume into another file system, and deletes the former one; of one that is exposed,
-    /// what is written last when that has ended. No record but the
-    /// two directories says where it is: the removal of the former descriptor, with which a
-    /// deletion begins, is the commit.
+    /// Copies the volume into another file system, and deletes the former one; of one that is
+    /// exposed, what is written last when that has ended. No record but the two directories says
+    /// where it is: the removal of the former descriptor, with which a deletion begins, is the
+    /// commit.
     fn copy(
         &self,
         to: &Path,

@@ -1,5 +1,5 @@
-//! Copies a volume to another datastore: one that nobody serves, and, in [`served`], most of one that
-//! another process serves. [`sessions`] takes the clients of such a volume to its new place.
+//! Copies a volume to another datastore: one that nobody serves, and, in [`served`], most of one
+//! that another process serves. [`sessions`] takes the clients of such a volume to its new place.
 //! `datastore/file/relocate` has the steps of a move, and what its caller must do between them.
 
 mod served;

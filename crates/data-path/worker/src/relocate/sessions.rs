@@ -90,8 +90,7 @@ impl<E> From<DatastoreError> for NotMoved<E> {
 impl ServedCopy<'_> {
     /// Moves the volume, which its supervisor has closed in order, and whose clients its worker
     /// keeps. They wait at most `within` for the copy of the rest. No merge may be marked: pause it
-    /// before. Whoever calls this then has [`remove_former`](strongroom_datastore::file::remove_former)
-    /// remove the former volume.
+    /// before. Whoever calls this removes the former volume then (`remove_former`).
     ///
     /// # Errors
     /// If the clients do not go on. A volume that has not moved is no error.

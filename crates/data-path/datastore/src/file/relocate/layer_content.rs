@@ -92,46 +92,54 @@ impl LayerContent {
         for OpenPart { part, file, bytes } in &self.parts {
             digest.update(&[part.number()]);
             let mut at = 0;
-            while let Some((offset, buffer)) = self.next_piece(&**file, at..*bytes)? {
-                for (number, block) in (offset / BLOCK_BYTES..).zip(buffer.bytes().chunks(BLOCK)) {
-                    if !is_zero(block) {
-                        digest.update(&number.to_le_bytes());
-                        digest.update(block);
+            while let Some(run) = self.next_run(&**file, at..*bytes)? {
+                for offset in run.clone().step_by(PIECE_BYTES as usize) {
+                    let buffer = self.read_piece(&**file, offset..run.end)?;
+                    for (number, block) in (offset / BLOCK_BYTES..).zip(buffer.bytes().chunks(BLOCK)) {
+                        if !is_zero(block) {
+                            digest.update(&number.to_le_bytes());
+                            digest.update(block);
+                        }
+                    }
+                    let piece = Piece { part: *part, offset, content: buffer.bytes() };
+                    if take(&piece)?.is_break() {
+                        return Ok(None);
                     }
                 }
-                at = offset + buffer.len() as u64;
-                let piece = Piece { part: *part, offset, content: buffer.bytes() };
-                if take(&piece)?.is_break() {
-                    return Ok(None);
-                }
+                at = run.end;
             }
         }
         Ok(Some(Digest(digest.finish())))
     }
 
-    /// The next piece with data, and its offset.
-    fn next_piece(
+    /// The next run of data, in whole blocks. Its end is looked for once: that takes long in a file
+    /// of many extents.
+    fn next_run(
         &self,
         file: &dyn StoredFile,
         within: Range<u64>,
-    ) -> Result<Option<(u64, Buffer)>, DatastoreError> {
+    ) -> Result<Option<Range<u64>>, DatastoreError> {
         let failed = |errno| system("read a layer of", &self.path)(errno);
-        let offset = match file.next_data(within.start) {
+        let start = match file.next_data(within.start) {
             Ok(data) => data.max(within.start) / BLOCK_BYTES * BLOCK_BYTES,
             Err(Errno::NXIO) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };
-        if offset >= within.end {
+        if start >= within.end {
             return Ok(None);
         }
-        let hole = match file.next_hole(offset.max(within.start)) {
-            Ok(hole) => hole.next_multiple_of(BLOCK_BYTES).max(offset + BLOCK_BYTES),
-            Err(errno) => return Err(failed(errno)),
-        };
-        let wanted = (hole.min(within.end) - offset).min(PIECE_BYTES);
+        let hole = file.next_hole(start.max(within.start)).map_err(failed)?;
+        let end = hole.next_multiple_of(BLOCK_BYTES).max(start + BLOCK_BYTES);
+        Ok(Some(start..end.min(within.end)))
+    }
+
+    /// Reads the first piece of a run.
+    fn read_piece(&self, file: &dyn StoredFile, run: Range<u64>) -> Result<Buffer, DatastoreError> {
+        let failed = |errno| system("read a layer of", &self.path)(errno);
+        let wanted = (run.end - run.start).min(PIECE_BYTES);
         let mut buffer = self.pool.take(wanted as usize).ok_or_else(|| failed(Errno::NOMEM))?;
-        match file.read_at(offset, buffer.bytes_mut()).map_err(failed)? as u64 {
-            read if read == wanted => Ok(Some((offset, buffer))),
+        match file.read_at(run.start, buffer.bytes_mut()).map_err(failed)? as u64 {
+            read if read == wanted => Ok(buffer),
             _ => Err(failed(Errno::IO)),
         }
     }
