@@ -113,8 +113,8 @@ fn a_volume_moves_to_another_file_system_and_back_though_the_command_is_killed()
     volume.command("check", &["--data"]).success();
 }
 
-/// A client writes and verifies while the volume is copied in rounds; the command and the worker are
-/// killed. When the exposure ends, everything that was acknowledged is at the new place.
+/// A client writes and verifies while the volume is copied in rounds; the command and the worker
+/// are killed. When the exposure ends, everything that was acknowledged is at the new place.
 #[test]
 #[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn an_exposed_volume_is_copied_while_it_is_used_and_moves_when_that_has_ended() {

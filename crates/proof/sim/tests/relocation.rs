@@ -353,6 +353,37 @@ fn a_volume_that_finds_no_room_is_where_it_was_and_leaves_nothing() {
     expect(&life.fs, Some(&kek), &life.contents(), &mut random).unwrap();
 }
 
+/// What was copied beside its users and is gone again is not taken for being there.
+#[test]
+fn a_volume_in_use_that_finds_no_room_is_copied_anew() {
+    let kek = kek(1);
+    let mut life = Life::new(1, Some(&kek));
+    let fs = life.fs.clone();
+    let go_on = &mut |_| ControlFlow::Continue(());
+    let mut beside = begin_relocation_beside_on(&fs, path(), to(), &options(Some(&kek))).unwrap();
+    let first = beside.copy(go_on).unwrap().unwrap().layers;
+    life.use_it();
+    life.snapshot("meanwhile");
+    fs.set_capacity(Some(0));
+    let refused = beside.copy(go_on).unwrap_err();
+    assert!(matches!(refused, DatastoreError::Full { .. }), "{refused}");
+    fs.set_capacity(None);
+    assert_eq!(beside.copy(go_on).unwrap().unwrap().layers, first + 1);
+    // The same for the last part of it.
+    life.use_it();
+    let mut moving = beside.closed().unwrap();
+    fs.set_capacity(Some(0));
+    let refused = moving.copy(go_on).unwrap_err();
+    assert!(matches!(refused, DatastoreError::Full { .. }), "{refused}");
+    assert!(matches!(moving.take_place().unwrap_err(), DatastoreError::NotCopied { .. }));
+    fs.set_capacity(None);
+    assert_eq!(moving.copy(go_on).unwrap().unwrap().layers, first + 2);
+    moving.take_place().unwrap();
+    moving.remove_former().unwrap();
+    let mut random = StdRng::seed_from_u64(1);
+    expect_at(&fs, to(), protection(Some(&kek)), &life.contents(), &mut random).unwrap();
+}
+
 /// The layers below the top of a volume in use are copied twice, and the rest when it is closed.
 /// Returns how many layers were copied by each.
 fn run_beside(life: &mut Life<'_>, kek: Option<&Kek>) -> [usize; 3] {

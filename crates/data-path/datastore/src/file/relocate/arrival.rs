@@ -215,6 +215,8 @@ impl<'a> Arrival<'a> {
     ) -> Result<(), DatastoreError> {
         self.tidy(arriving)?;
         for layer in &arriving.layers {
+            // It was copied, perhaps hours ago.
+            self.open(arriving, &without_log(layer))?;
             if let Some(LogRecord { bytes }) = layer.log {
                 log::create(&self.directory, layer.id, bytes, log::FileState::Closed, &self.place)?;
             }

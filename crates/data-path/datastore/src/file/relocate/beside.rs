@@ -105,11 +105,11 @@ impl<'a> RelocationBeside<'a> {
         watch: &mut dyn FnMut(RelocateProgress) -> ControlFlow<()>,
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
         let copied = self.copy_layers(watch);
-        copied.inspect_err(|error| {
-            if matches!(error, DatastoreError::Full { .. }) {
-                let _ = self.arrival.clear();
-            }
-        })
+        if matches!(copied, Err(DatastoreError::Full { .. })) {
+            self.carried.clear();
+            let _ = self.arrival.clear();
+        }
+        copied
     }
 
     fn copy_layers(

@@ -248,13 +248,13 @@ impl<'a> Relocation<'a> {
         &mut self,
         watch: &mut dyn FnMut(RelocateProgress) -> ControlFlow<()>,
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
-        let copied = self.copy_layers(watch).inspect_err(|error| {
-            if matches!(error, DatastoreError::Full { .. }) {
-                let _ = self.arrival.clear();
-            }
-        })?;
-        self.is_copied = copied.is_some();
-        Ok(copied)
+        let copied = self.copy_layers(watch);
+        if matches!(copied, Err(DatastoreError::Full { .. })) {
+            self.carried.clear();
+            let _ = self.arrival.clear();
+        }
+        self.is_copied = matches!(copied, Ok(Some(_)));
+        copied
     }
 
     fn copy_layers(
