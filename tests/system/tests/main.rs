@@ -89,6 +89,7 @@ mod vhost_user_upgrade;
 mod vm_boot_order;
 mod vm_clones;
 mod vm_device_state;
+mod vm_disk_moves;
 mod vm_dumps;
 mod vm_growth;
 mod vm_hot_plug;

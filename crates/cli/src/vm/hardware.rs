@@ -41,8 +41,12 @@ pub fn disks(vm: &VmView) -> Vec<Line> {
             true => String::new(),
             false => format!(", at most {}", disk.limits),
         };
+        let place = match disk.datastore.is_empty() || disk.datastore == vm.summary.datastore {
+            true => String::new(),
+            false => format!(", in datastore {}", disk.datastore),
+        };
         let size = display_bytes(disk.size_bytes);
-        Line::new(&disk.name, format!("{size}{}{tags}{limits}", kind(disk.kind)))
+        Line::new(&disk.name, format!("{size}{}{tags}{limits}{place}", kind(disk.kind)))
     };
     vm.disks.iter().map(line).collect()
 }

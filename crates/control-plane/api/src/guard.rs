@@ -21,7 +21,7 @@ use crate::policy::{ApplyPolicy, CreatePolicy, SetPolicy};
 use crate::recipient::{CreateRecipient, TestRecipient};
 use crate::vm::{
     AddDisk, AddNic, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DumpVm, EncryptDisk, ImportDisk,
-    MoveToHost, Nic, NicBackend, PatchNic, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RevertVm,
+    MoveDisk, MoveToHost, Nic, NicBackend, PatchNic, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RevertVm,
     RotateKey, SetCryptoperiod, SetLimits, SetSnapshotSchedule, SnapshotRule, StartVm, StopVm, TemplateVm,
     TicketUse,
 };
@@ -170,7 +170,7 @@ impl Part {
             Self::New => "a new VM or volume",
             Self::NewEncrypted => "`encryption.encrypted`, `encrypted` of something new",
             Self::ExistingKey => "`encryption.key`",
-            Self::Datastore => "`datastore` of something new",
+            Self::Datastore => "`datastore` of something new, or of a disk that moves",
             Self::Description => "`name`, `notes`, `tags` of what is there",
             Self::Size => "`cpus`, `memory_bytes`, `growth`, `machine_type`, `processor`, `restart`",
             Self::Boot => "`boot`",
@@ -568,6 +568,13 @@ impl Guarded for CloneVolume {
         }
         parts.add_if(*encrypted == Some(false), Part::DecryptedClone, on);
         parts.add_if(*encrypted == Some(true), Part::EncryptedClone, on);
+    }
+}
+
+impl Guarded for MoveDisk {
+    fn list<'request>(&'request self, parts: &mut Parts<'request>) {
+        let Self { datastore } = self;
+        parts.add(Part::Datastore, On::Datastore(Some(datastore.as_str())));
     }
 }
 

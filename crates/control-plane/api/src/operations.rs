@@ -214,6 +214,7 @@ pub const OPERATIONS: &[Operation] = {
             plain(&[P::Configure, P::Delete]),
         ),
         op("vm_resize_disk", Patch, "/v1/vms/{vm}/disks/{disk}", Ciphertext, plain(&[P::Configure])),
+        op("vm_move_disk", Post, "/v1/vms/{vm}/disks/{disk}/move", Ciphertext, plain(&[P::Configure])),
         op("vm_limit_disk", Patch, "/v1/vms/{vm}/disks/{disk}/limits", None, plain(&[P::Configure])),
         op("vm_limit", Patch, "/v1/vms/{vm}/limits", None, plain(&[P::Configure])),
         op(

@@ -101,6 +101,8 @@ pub enum TaskKind {
     VmRemoveDisk,
     /// Makes a disk of a VM larger.
     VmResizeDisk,
+    /// A disk of a VM moves to another datastore.
+    VmMoveDisk,
     /// Changes the limits of a disk of a VM, or of all of them together.
     VmLimit,
     /// Encrypts a disk of a VM.
@@ -201,6 +203,7 @@ impl TaskKind {
             Self::VmAddDisk => "vm_add_disk",
             Self::VmRemoveDisk => "vm_remove_disk",
             Self::VmResizeDisk => "vm_resize_disk",
+            Self::VmMoveDisk => "vm_move_disk",
             Self::VmLimit => "vm_limit",
             Self::VmEncryptDisk => "vm_encrypt_disk",
             Self::VmDecryptDisk => "vm_decrypt_disk",

@@ -12,8 +12,8 @@ mod view;
 
 pub use create::{
     AddDisk, AddNic, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptDisk, EncryptionWish, ImageFormat,
-    ImportDisk, MoveToHost, PatchNic, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey, SetLimits,
-    StartVm, StopVm, TemplateVm,
+    ImportDisk, MoveDisk, MoveToHost, PatchNic, PatchVm, PowerOptions, RegisterVm, ResizeDisk, RotateKey,
+    SetLimits, StartVm, StopVm, TemplateVm,
 };
 pub use hardware::{
     BandwidthLimit, Board, Boot, BootDevice, BridgePort, Capabilities, Cdrom, Cpus, DiskBecomes,

@@ -12,7 +12,6 @@
 //! inventory has the configuration.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::{DESCRIPTOR_TAG_BYTES, ProviderKey, VmId, hex};
@@ -25,7 +24,7 @@ use crate::protocol::{DiskKey, VmGeneration, VmSpec};
 pub struct Attestation {
     /// The VM's last start when the attestation was made.
     generation: VmGeneration,
-    /// The [`VmSpec`] as JSON, without its datastore's directory.
+    /// The [`VmSpec`] as JSON, without the paths of its datastores.
     configuration: String,
     /// A tag under each key that the configuration names.
     tags: Vec<KeyedTag>,
@@ -140,13 +139,8 @@ pub fn keys(spec: &VmSpec) -> Vec<&ProviderKey> {
     keys
 }
 
-/// The configuration without the datastore's mount point.
-fn placeless(spec: &VmSpec) -> VmSpec {
-    VmSpec { datastore: PathBuf::from("/"), ..spec.clone() }
-}
-
 fn text(spec: &VmSpec) -> String {
-    serde_json::to_string(&placeless(spec)).unwrap_or_default()
+    serde_json::to_string(&spec.clone().without_paths()).unwrap_or_default()
 }
 
 fn message(generation: VmGeneration, configuration: &str) -> Vec<u8> {
@@ -155,7 +149,7 @@ fn message(generation: VmGeneration, configuration: &str) -> Vec<u8> {
 
 /// Returns the names of the fields that differ.
 fn differences(attested: &VmSpec, found: &VmSpec) -> Vec<String> {
-    let parts = |spec: &VmSpec| match serde_json::to_value(placeless(spec)) {
+    let parts = |spec: &VmSpec| match serde_json::to_value(spec.clone().without_paths()) {
         Ok(serde_json::Value::Object(parts)) => parts,
         _ => serde_json::Map::new(),
     };

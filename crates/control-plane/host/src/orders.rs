@@ -129,13 +129,14 @@ impl Task {
     /// The directories of the VMs that it is about.
     pub fn directories(&self) -> Vec<PathBuf> {
         match self {
-            Self::Run(task) | Self::StartProcesses(task) => vec![task.spec.directory()],
-            Self::Hand(HandTask::Name(spec)) => vec![spec.directory()],
+            Self::Run(task) | Self::StartProcesses(task) => task.spec.directories(),
+            Self::Hand(HandTask::Name(spec)) => spec.directories(),
             Self::Hand(HandTask::Convert { .. }) => Vec::new(),
             Self::Create { spec, from } => {
-                let from = from.as_ref().map(|from| from.spec.directory());
-                from.into_iter().chain([spec.directory()]).collect()
+                let from = from.as_ref().map(|from| from.spec.directories());
+                from.into_iter().flatten().chain(spec.directories()).collect()
             }
+            Self::ChangeDisk { spec, change } => change.directories(spec),
             Self::Configure(spec)
             | Self::Rekey(spec)
             | Self::Reencrypt(spec)
@@ -143,10 +144,9 @@ impl Task {
             | Self::Judge(spec)
             | Self::Import { spec, .. }
             | Self::ChangeSnapshots { spec, .. }
-            | Self::ChangeDisk { spec, .. }
             | Self::Check { spec, .. }
             | Self::Export { spec, .. }
-            | Self::Dump { spec, .. } => vec![spec.directory()],
+            | Self::Dump { spec, .. } => spec.directories(),
         }
     }
 }

@@ -49,6 +49,7 @@ fn own_disk(spec: &VmSpec, which: OwnVolume) -> Option<Disk> {
         least_generation: spec.known_volume(which).map_or(0, |known| known.least_generation),
         volume: spec.known_volume(which).map(|known| known.volume),
         limits: IoLimits::NONE,
+        place: None,
     })
 }
 

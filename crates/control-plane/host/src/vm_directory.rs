@@ -1,4 +1,6 @@
-//! A VM's directory in a datastore: its volumes, the TPM state that swtpm keeps, and `vm.json`, the
+//! The directories of a VM: its own in a datastore, and those of its disks in others.
+//!
+//! Its own: its volumes, the TPM state that swtpm keeps, and `vm.json`, the
 //! clear configuration.
 //!
 //! - It gets its name when it is complete: a creation builds `.strongroom-vm-new-ID` beside its
@@ -27,6 +29,7 @@ use thiserror::Error;
 use crate::attestation::{Attestation, Attested};
 use crate::protocol::{
     Dump, HandoverId, Problem, SavedMemory, SpecError, TPM_STATE, VmGeneration, VmSnapshots, VmSpec,
+    disks_elsewhere,
 };
 
 /// The configuration file.
@@ -436,6 +439,52 @@ pub fn delete_vm(datastore: &Path, place: &Path, vm: VmId) -> Result<(), VmDirec
     }
     remove_rest(place)?;
     sync(datastore).map_err(system("sync", datastore))
+}
+
+/// Makes the directory of a VM's disks in a datastore other than its own, durably. Does nothing if
+/// it exists.
+///
+/// # Errors
+/// If the datastore cannot be written.
+pub fn make_disks_elsewhere(datastore: &Path, vm: VmId) -> Result<(), VmDirectoryError> {
+    let directory = disks_elsewhere(datastore, vm);
+    match BY_PATH.make_directory(&directory) {
+        Err(Errno::EXIST) => {}
+        made => made.map_err(system("create", &directory))?,
+    }
+    sync(datastore).map_err(system("sync", datastore))
+}
+
+/// Removes the directory of a VM's disks in a datastore other than its own, durably, if it is
+/// empty.
+///
+/// # Errors
+/// If the datastore cannot be read or written.
+pub fn remove_disks_elsewhere(datastore: &Path, vm: VmId) -> Result<(), VmDirectoryError> {
+    let directory = disks_elsewhere(datastore, vm);
+    if is_gone(&directory) || !entries_of(&directory)?.is_empty() {
+        return Ok(());
+    }
+    BY_PATH.remove_directory(&directory).map_err(system("delete", &directory))?;
+    sync(datastore).map_err(system("sync", datastore))
+}
+
+/// Deletes all volumes of a VM in a datastore other than its own, and their directory, including
+/// what a move of a disk has left there.
+///
+/// # Errors
+/// If a volume is in use, or the directory contains something foreign.
+pub fn delete_disks_elsewhere(datastore: &Path, vm: VmId) -> Result<(), VmDirectoryError> {
+    let directory = disks_elsewhere(datastore, vm);
+    if is_gone(&directory) {
+        return Ok(());
+    }
+    let found = entries_of(&directory)?;
+    if let Some((stranger, _)) = found.into_iter().find(|(_, kind)| *kind != EntryKind::Directory) {
+        return Err(VmDirectoryError::Stranger { path: directory, stranger });
+    }
+    delete_volumes(&directory)?;
+    remove_disks_elsewhere(datastore, vm)
 }
 
 fn building(datastore: &Path, vm: VmId) -> PathBuf {

@@ -6,6 +6,7 @@
 //! remove  (the guest lets go -> its volume is closed) -> its volume is deleted -> vm.json without it
 //! resize  its volume grows (-> the guest is told) -> vm.json has its size
 //! limit   vm.json has its limits (-> its workers keep them)
+//! move    another directory has its volume -> vm.json has its place: `disk_move.rs`
 //! bind    hostd has moved its volume here -> vm.json names it (-> it is plugged in)
 //! unbind  (the guest lets go -> its volume is closed) -> vm.json without it -> hostd moves its volume
 //! ```
@@ -27,6 +28,7 @@ use strongroom_host::volume_facts::facts;
 use strongroom_types::VolumeSize;
 use strongroom_worker::control::{Answer, Client, Peer, Request};
 
+use crate::disk_move;
 use crate::job::{Makers, key_problem, staged_path};
 use crate::keys::VmKeys;
 use crate::own_volume::{LOCK_WAIT, protection};
@@ -59,6 +61,7 @@ pub fn change(
         DiskChange::Unbind { disk, .. } => unbind(&keys, vm, disk)?,
         DiskChange::Limit { .. } => note(&keys, vm, change)?,
         DiskChange::Seal { disk } => return seal::complete(&keys, vm, disk, tell),
+        DiskChange::Move(moved) => return disk_move::step(&keys, vm, moved, tell),
         DiskChange::Resize { disk, size_bytes } => {
             let found = vm.disk(disk).ok_or_else(|| no_such_disk(vm, disk))?;
             // A swap disk is made at the start.

@@ -103,7 +103,7 @@ pub fn run(
     let lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
     // The other jobs first start their hand for the privileged steps.
     if needs_no_hand(&task) {
-        confine(home, vec![spec.directory()])?;
+        confine(home, task.directories())?;
     }
     let job = Job { home, grants, clusters, files, wire, lock };
     match &task {
@@ -165,8 +165,8 @@ impl Job<'_> {
             return facts(spec);
         };
         let name_giver = NameGiver::start(home, &clusters, spec, &lock)?;
-        let read = from.map(|from| from.spec.directory());
-        confine(home, std::iter::once(staged.path().to_owned()).chain(read).collect())?;
+        let read = from.map(|from| from.spec.directories());
+        confine(home, std::iter::once(staged.path().to_owned()).chain(read.into_iter().flatten()).collect())?;
         let mut makers = Makers::new(home, grants, spec)?;
         let origin = from.map(|from| Origin::open_with_grants(home, from)).transpose()?;
         let mut spec = spec.clone();
@@ -215,11 +215,11 @@ impl Job<'_> {
         let directory = spec.directory();
         VmRecord::read_of(&directory, spec.id)?;
         let mut makers = Makers::new(home, grants, spec)?;
-        let mut spec = spec.clone();
+        let (spec_now, mut spec) = (spec, spec.clone());
         let total = spec.disks.len();
         for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
             tell(wire, done, total)?;
-            let path = directory.join(disk.name.as_str());
+            let path = spec_now.volume_path(&disk.name);
             if is_gone(&path) {
                 makers.make(&path, disk)?;
             }
@@ -249,7 +249,7 @@ impl Job<'_> {
         if format != ImageFormat::Raw {
             return Err(Problem::new("bad_request", "an image that comes without a file is raw"));
         }
-        confine(self.home, vec![spec.directory()])?;
+        confine(self.home, spec.directories())?;
         let client = UnixStream::from(only_socket(std::mem::take(&mut self.files))?);
         let prepared =
             client.set_nonblocking(false).and_then(|()| client.set_read_timeout(Some(IMAGE_PACE.window)));
@@ -272,7 +272,7 @@ impl Job<'_> {
         let content = content(&mut self, &wanted)?;
         let Self { home, grants, wire, .. } = self;
         if let Content::Image { .. } = &content {
-            confine(home, vec![spec.directory()])?;
+            confine(home, spec.directories())?;
         }
         VmRecord::read_of(&spec.directory(), spec.id)?.snapshots.check_unneeded(disk)?;
         let place = spec.volume_path(disk);
@@ -377,7 +377,7 @@ impl Job<'_> {
             return Err(Problem::new("bad_request", "an image is written in a format that is said"));
         }
         let Some(file) = files.next().map(File::from) else {
-            confine(home, vec![spec.directory()])?;
+            confine(home, spec.directories())?;
             let opened = ExportedDisk::open(spec, disk, &*granted(home, grants, spec)?)?;
             drop(lock);
             export::send(&GuestClient::new(client.into())?, &opened);
@@ -387,7 +387,7 @@ impl Job<'_> {
         let converter = Converter::for_image(home, &file, format, size_bytes, Way::Export)?;
         // A raw image is written with direct I/O, for which the file is opened once more.
         let image = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        confine(home, vec![spec.directory(), image])?;
+        confine(home, spec.directories().into_iter().chain([image]).collect())?;
         let opened = ExportedDisk::open(spec, disk, &*granted(home, grants, spec)?)?;
         drop(lock);
         export::give(&GuestClient::new(client.into())?, &file, &opened, converter);

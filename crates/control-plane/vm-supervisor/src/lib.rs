@@ -20,6 +20,7 @@ mod check;
 mod clusters;
 pub mod console;
 mod console_log;
+mod disk_move;
 mod disks;
 mod door;
 mod dump;
@@ -144,7 +145,9 @@ pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
             clusters::mount_by_starter(clusters.keys(), &starter);
             let run = VmRunDirectory::existing(run);
             keep_sockets_of_clusters_in(&run.control_sockets());
-            walls::confine(&home, vec![task.spec.directory(), run.path().to_owned()])?;
+            let mut directories = task.spec.directories();
+            directories.push(run.path().to_owned());
+            walls::confine(&home, directories)?;
             starter.live_and_die_with()?;
             return live(&home, run, grants, task, wire, starter);
         }
@@ -158,7 +161,7 @@ pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
         }
         Task::Judge(spec) => {
             let mounted = clusters::mount_once(&clusters, programs);
-            walls::confine(&home, vec![spec.directory()])?;
+            walls::confine(&home, spec.directories())?;
             let judged = mounted.and_then(|_processes| job::judge(&home, grants, &spec));
             let sent = wire.send(&judged.map_or_else(Report::Failed, Report::Judged), &[]);
             return Ok(sent?);

@@ -333,20 +333,21 @@ impl Moving<'_> {
     }
 }
 
-/// Returns every volume in the VM's directory, including the remains of interrupted jobs.
+/// Returns every volume in the VM's directories, including the remains of interrupted jobs.
 pub fn volumes(spec: &VmSpec) -> Result<Vec<DescribedVolume>, Problem> {
-    let directory = spec.directory();
     let mut volumes = Vec::new();
-    for (name, kind) in entries_of(&directory)? {
-        let path = directory.join(&name);
-        if name.starts_with('.') || path == spec.tpm_state_path() || kind != EntryKind::Directory {
-            continue;
-        }
-        match describe(&path) {
-            Ok(volume) => volumes.push(volume),
-            Err(_) if is_gone(&path) => {}
-            // Its key is not known, so the old key may still be needed.
-            Err(error) => return Err(error.into()),
+    for directory in spec.directories() {
+        for (name, kind) in entries_of(&directory)? {
+            let path = directory.join(&name);
+            if name.starts_with('.') || path == spec.tpm_state_path() || kind != EntryKind::Directory {
+                continue;
+            }
+            match describe(&path) {
+                Ok(volume) => volumes.push(volume),
+                Err(_) if is_gone(&path) => {}
+                // Its key is not known, so the old key may still be needed.
+                Err(error) => return Err(error.into()),
+            }
         }
     }
     Ok(volumes)

@@ -187,9 +187,10 @@ impl SimulatedVm {
                 self.spec = with_volumes(change.applied_to(spec)?);
                 Ok(Some(OperationOutcome::Volumes(self.facts())))
             }
-            DiskChange::Bind { .. } | DiskChange::Unbind { .. } | DiskChange::Seal { .. } => {
-                Err(not_simulated("change_disk"))
-            }
+            DiskChange::Bind { .. }
+            | DiskChange::Unbind { .. }
+            | DiskChange::Move(_)
+            | DiskChange::Seal { .. } => Err(not_simulated("change_disk")),
         }
     }
 

@@ -24,8 +24,9 @@ pub const SHOWN_HOME: &str = "/home/ada";
 const MACHINE: &str = "--crypto-safe advised --run \"$STRONGROOM_RUN\"";
 
 /// The places in the user's home that replace those that texts name.
-const OWN_PLACES: [(&str, &str); 5] = [
+const OWN_PLACES: [(&str, &str); 6] = [
     ("/srv/vms", "$HOME/srv/vms"),
+    ("/srv/fast", "$HOME/srv/fast"),
     ("/mnt/safe", "$HOME/safe"),
     ("unix:/run/", "unix:$HOME/"),
     ("/var/lib/strongroom", "$HOME/.strongroom"),

@@ -61,9 +61,18 @@ impl fmt::Display for Disks {
             );
             let size = display_bytes(disk.size_bytes).to_string();
             let frontend = frontend_word(disk.frontend).to_owned();
-            [disk.name.clone(), size, kind.to_owned(), frontend, in_use.to_owned(), volume, key]
+            [
+                disk.name.clone(),
+                size,
+                kind.to_owned(),
+                disk.datastore.clone(),
+                frontend,
+                in_use.to_owned(),
+                volume,
+                key,
+            ]
         };
-        let head = ["NAME", "SIZE", "KIND", "FRONTEND", "IN USE", "VOLUME", "KEY"];
+        let head = ["NAME", "SIZE", "KIND", "DATASTORE", "FRONTEND", "IN USE", "VOLUME", "KEY"];
         write!(f, "{}", Table { head, rows: self.disks.iter().map(row).collect() })
     }
 }

@@ -6,6 +6,7 @@ mod extents;
 mod fetch;
 mod import;
 mod list;
+mod move_disk;
 mod remove;
 mod resize;
 mod seal;
@@ -30,6 +31,8 @@ pub enum DiskCommand {
     Extents(Box<extents::ExtentsArguments>),
     /// Grow a disk of a VM that runs or is off
     Resize(resize::ResizeArguments),
+    /// Move a disk of a VM that is off to another datastore
+    Move(move_disk::MoveArguments),
     /// Limit how fast the requests of a disk are carried out
     Limit(LimitDiskArguments),
     /// Encrypt a disk with its snapshots
@@ -54,6 +57,7 @@ impl DiskCommand {
             Self::List(arguments) => arguments.run(output),
             Self::Extents(arguments) => arguments.run(output),
             Self::Resize(arguments) => arguments.run(output),
+            Self::Move(arguments) => arguments.run(output),
             Self::Limit(arguments) => arguments.run(output),
             Self::Encrypt(arguments) => arguments.run(output),
             Self::Decrypt(arguments) => arguments.run(output),

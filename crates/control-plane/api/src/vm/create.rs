@@ -204,6 +204,14 @@ pub struct ResizeDisk {
     pub size_bytes: VolumeSize,
 }
 
+/// A request to move a disk to another datastore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveDisk {
+    /// The datastore, by name or id. The VM's host reaches it.
+    pub datastore: Reference,
+}
+
 /// A request for limits of a disk's requests, or of those of all disks of a VM together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

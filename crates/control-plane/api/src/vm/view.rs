@@ -235,6 +235,9 @@ pub struct Disk {
     /// The limits of its requests.
     #[serde(default, skip_serializing_if = "IoLimits::is_none")]
     pub limits: IoLimits,
+    /// The name of the datastore that its volume is in.
+    #[serde(default)]
+    pub datastore: String,
     /// Its state.
     pub state: VolumeState,
 }

@@ -3,7 +3,6 @@
 //! Each step reads the task's stage, does one external request or one transaction, and returns when
 //! to continue. A crash at any point repeats the step from its beginning.
 
-use std::path::Path;
 use std::time::Duration;
 
 use strongroom_api::task::{TaskKind, TaskState};
@@ -30,7 +29,8 @@ use crate::keys::KeyProblem;
 use crate::problems;
 pub(super) use crate::records::TaskEnd as End;
 use crate::records::{
-    CloneOf, DiskSealing, ObservedRecord, ScheduleRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work,
+    CloneOf, DatastorePaths, DiskSealing, ObservedRecord, ScheduleRecord, TaskRecord, VmRecord, VolumeRecord,
+    Whole, Work,
 };
 
 /// When to advance a task again.
@@ -139,6 +139,11 @@ impl Control {
             Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),
             Work::RemoveDisk { disk, failures } => self.remove_the_disk(&step, disk, *failures),
             Work::ResizeDisk { disk, size, failures } => self.resize_the_disk(&step, disk, *size, *failures),
+            Work::MoveDisk { disk, to, failures } => self.move_the_disk(&step, disk, *to, *failures),
+            Work::TakeDisk { disk, failures } => self.take_the_disk(&step, disk, *failures),
+            Work::UndoMoveDisk { disk, to, problem } => {
+                self.undo_move_disk(&step, disk, *to, problem.as_ref())
+            }
             Work::Limit { disk, limits, failures } => {
                 self.limit_the_disk(&step, disk.as_ref(), *limits, *failures)
             }
@@ -270,7 +275,7 @@ impl Control {
             return self.drop_vm(step, End::Failed(problem));
         };
         // The host's limits are checked before a key is made.
-        let spec = self.datastore_path(&step.vm).and_then(|datastore| told_without_key(&step.vm, &datastore));
+        let spec = self.datastore_paths(&step.vm).and_then(|paths| told_without_key(&step.vm, &paths));
         if let Some(spec) = spec
             && let Err(error) = step.seat.host.check(&spec)
         {
@@ -567,7 +572,7 @@ impl Control {
         &self,
         step: &Step,
         vm: &VmRecord,
-        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+        kind: impl FnOnce(&DatastorePaths) -> Option<OperationKind>,
     ) -> Result<Operated, Failure> {
         self.operate_at(step, vm, step.seat, kind)
     }
@@ -578,7 +583,7 @@ impl Control {
         step: &Step,
         vm: &VmRecord,
         seat: &HostSeat,
-        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+        kind: impl FnOnce(&DatastorePaths) -> Option<OperationKind>,
     ) -> Result<Operated, Failure> {
         self.operate_while(&step.task, vm, seat, false, kind)
     }
@@ -788,6 +793,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmEncryptDisk => format!("a disk of VM {name} is encrypted"),
         TaskKind::VmDecryptDisk => format!("a disk of VM {name} is NOT encrypted any more"),
         TaskKind::VmResizeDisk => format!("a disk of VM {name} is larger"),
+        TaskKind::VmMoveDisk => format!("a disk of VM {name} is in another datastore"),
         TaskKind::VmLimit => format!("the disks of VM {name} have other limits"),
         TaskKind::VmSnapshotCreate => format!("VM {name} has a new snapshot"),
         TaskKind::VmSnapshotRevert => format!("VM {name} was reverted to a snapshot"),

@@ -15,8 +15,6 @@
 //! Between the two, other tasks may. Whoever is killed, the task has the snapshot's id from the
 //! beginning, and does not end while its host reports it: [`super::temporary`].
 
-use std::path::Path;
-
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, Boot, CloneVm, CreateVm, EncryptionWish, Nic, Notes};
 use strongroom_api::{ErrorCode, Name, Problem};
@@ -125,6 +123,14 @@ impl CloneWish<'_> {
     /// Checks that the clone can be made where it is placed.
     pub(super) fn check_place(&self, origin: &VmRecord, clone: &VmRecord) -> Result<(), Problem> {
         let called = problems::called(origin);
+        if let Some(disk) = origin.disk_elsewhere().filter(|_| self.linked) {
+            let message =
+                format!("{} of {called} is in another datastore, where a clone shares nothing", disk.name);
+            return Err(problems::conflict(message).next(format!(
+                "make a full clone, or move it back: `strongroom vm disk move {} {} --to DATASTORE`",
+                origin.name, disk.name
+            )));
+        }
         if self.linked && clone.datastore != origin.datastore {
             let message = format!("{called} is in another datastore, and shares nothing there");
             return Err(problems::invalid(message).next("leave out the datastore, or make a full clone"));
@@ -314,8 +320,7 @@ impl Control {
     /// a key.
     pub(super) fn origin_told(&self, of: &CloneOf) -> Option<CloneSource> {
         let origin = self.inventory.read().vm(of.vm).cloned()?;
-        let datastore = self.datastore_path(&origin)?;
-        let spec = origin.told(Path::new(&datastore))?;
+        let spec = origin.told(&self.datastore_paths(&origin)?)?;
         Some(CloneSource { spec, snapshot: of.snapshot, linked: of.linked, grants: Vec::new() })
     }
 }

@@ -8,15 +8,16 @@ use strongroom_api::policy::{Deviation, PolicyRule, PolicyRules};
 use strongroom_api::task::TaskKind;
 use strongroom_api::vm::SnapshotRule;
 use strongroom_api::{Name, Problem};
-use strongroom_types::{IoLimits, Redundancy, display_seconds};
+use strongroom_types::{DatastoreId, IoLimits, Redundancy, display_seconds};
 use strongroom_vm::{DiskBecomes, DiskName};
 
 use super::Stop;
 use super::place::may_have_tags;
-use crate::inventory::{Draft, Facet, Index};
+use crate::inventory::{Draft, Facet, Index, Row};
 use crate::problems;
 use crate::records::{
-    DiskRecord, DiskSealing, PolicyRecord, RuleRecord, ScheduleRecord, TaskRecord, VmRecord, Work,
+    DatastoreRecord, DiskRecord, DiskSealing, PolicyRecord, RuleRecord, ScheduleRecord, TaskRecord, VmRecord,
+    Work,
 };
 
 /// What of a VM its policy does not permit, and what ends it.
@@ -37,6 +38,8 @@ pub(super) enum Mend<'vm> {
     Limit(&'vm DiskName),
     /// The VM gets more snapshots.
     Schedule(&'vm SnapshotRule),
+    /// This disk moves to a datastore.
+    MoveDisk { disk: &'vm DiskName, to: Name },
     /// What no task does by itself, as this says.
     Anew(String),
 }
@@ -84,6 +87,10 @@ fn apply(vm: &mut VmRecord, work: &Work) {
             vm.hardware.disks.push(DiskRecord::clone(disk))
         }
         Work::Limit { disk, limits, .. } => vm.hardware.limit(disk.as_ref(), *limits),
+        Work::MoveDisk { disk, to, .. } => {
+            let disks = vm.hardware.disks.iter_mut().filter(|known| known.name == *disk);
+            disks.for_each(|known| known.datastore = Some(*to).filter(|to| *to != vm.datastore));
+        }
         Work::SealDisk { disk, becomes: DiskBecomes::Clear, .. } => {
             let disks = vm.hardware.disks.iter_mut().filter(|known| known.name == *disk);
             disks.for_each(|known| known.sealing = DiskSealing::Clear);
@@ -157,15 +164,24 @@ pub(super) fn found<'vm>(
         let next = format!("`strongroom vm set {name} --processor {demanded}` while it is off");
         deviates(PolicyRule::Processor, None, message, Mend::Anew(next));
     }
-    if let Some(demanded) = *losses_survived
-        && let Some(message) = lacks_redundancy(index, vm, demanded)
-    {
+    let lacking =
+        |datastore| losses_survived.and_then(|demanded| lacks_redundancy(index, datastore, demanded));
+    if let Some(lack) = lacking(vm.datastore) {
         let next = "make it anew in a datastore that has it: `strongroom datastore list` shows which; \
                     `strongroom vm clone` with --datastore copies all";
+        let message = format!("VM {name} {lack}");
         deviates(PolicyRule::Redundancy, None, message, Mend::Anew(next.to_owned()));
     }
     for disk in &vm.hardware.disks {
         let called = || format!("{} of VM {name}", disk.name);
+        if let Some(lack) = disk.datastore.and_then(lacking) {
+            let message = format!("{} {lack}", called());
+            let mend = match better_place(index, vm, disk, |id| lacking(id).is_none()) {
+                Some(to) => Mend::MoveDisk { disk: &disk.name, to },
+                None => Mend::Anew("have its host use a datastore that has it".to_owned()),
+            };
+            deviates(PolicyRule::Redundancy, Some(disk), message, mend);
+        }
         if *encryption_required && disk.sealing == DiskSealing::Clear {
             let message = format!("{} is not encrypted", called());
             deviates(PolicyRule::Encryption, Some(disk), message, Mend::Encrypt(&disk.name));
@@ -230,21 +246,40 @@ impl Found<'_> {
                 rule.keep,
                 policy.name
             ),
+            Mend::MoveDisk { disk, to } => {
+                format!("`strongroom vm disk move {name} {disk} --to {to}` while it is off")
+            }
             Mend::Anew(how) => how.clone(),
         }
     }
 }
 
-/// Why a VM's datastore does not outlive as many losses as are demanded.
-fn lacks_redundancy(index: &Index, vm: &VmRecord, demanded: u8) -> Option<String> {
-    let survived = index.datastore_of(vm).and_then(|datastore| datastore.redundancy);
-    let has = match survived {
+/// Why a datastore does not outlive as many losses as are demanded of what is in it.
+fn lacks_redundancy(index: &Index, datastore: DatastoreId, demanded: u8) -> Option<String> {
+    let id = datastore.to_string();
+    let known = index.datastores.get(&id);
+    let has = match known.and_then(|known| known.redundancy) {
         Some(Redundancy { losses_survived, .. }) if losses_survived >= demanded => return None,
         Some(Redundancy { losses_survived, .. }) => format!("outlives {losses_survived}"),
         None => "is not known to outlive any".to_owned(),
     };
-    let datastore = index.datastore_name(vm);
-    Some(format!("VM {} must outlive {demanded} losses of storage, and datastore {datastore} {has}", vm.name))
+    let datastore = known.map_or(id, |known| known.name.to_string());
+    Some(format!("must outlive {demanded} losses of storage, and datastore {datastore} {has}"))
+}
+
+/// A datastore that keeps a disk as is demanded and is reached by its VM's host: the VM's own if
+/// that does.
+fn better_place(
+    index: &Index,
+    vm: &VmRecord,
+    disk: &DiskRecord,
+    keeps: impl Fn(DatastoreId) -> bool,
+) -> Option<Name> {
+    let fits = |found: &&Row<DatastoreRecord>| {
+        keeps(found.id) && found.on(vm.host).is_some() && !(disk.thick && found.ceph.is_some())
+    };
+    let own = index.datastore_of(vm).filter(fits);
+    own.or_else(|| index.datastores.iter().find(fits)).map(|found| found.name.clone())
 }
 
 /// Whether a rule for snapshots is at least what is demanded.

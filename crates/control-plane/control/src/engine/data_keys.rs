@@ -22,7 +22,7 @@ use super::Control;
 use super::due_snapshots::{Ended, RETRY_PAUSE_S, Scheduled, Seen, ended};
 use super::due_times::DAY_S;
 use super::rotate::rotation;
-use super::seal_disks::refuse_of_half_clear;
+use super::seal_disks::refuse_of_unfinished;
 use super::templates::refuse_of_template;
 use super::wishes::{Caller, idle_vm};
 use crate::inventory::{Failure, Index, Row};
@@ -205,7 +205,7 @@ impl Control {
     fn renewed(&self, index: &Index, vm: &Row<VmRecord>) -> Result<(VmRecord, Work), Problem> {
         let power: PowerState = self.ready(index, vm)?;
         refuse_of_template(vm, TaskKind::VmRotateKey)?;
-        refuse_of_half_clear(vm, TaskKind::VmRotateKey)?;
+        refuse_of_unfinished(vm, TaskKind::VmRotateKey)?;
         let mut changed = VmRecord::clone(&vm.record);
         let work = rotation(&mut changed, power, None, true)?;
         Ok((changed, work))

@@ -15,7 +15,8 @@ use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_datastore::file::storage::{CLUSTERS, cluster_path};
 use strongroom_host::protocol::{
-    DatastoreRequest, FORMAT_WITH_CLUSTERS, FORMAT_WITH_LIVE_MOVES, FORMAT_WITH_MOVES,
+    DatastoreRequest, FORMAT_WITH_CLUSTERS, FORMAT_WITH_DISK_PLACES, FORMAT_WITH_LIVE_MOVES,
+    FORMAT_WITH_MOVES,
 };
 use strongroom_types::{CephClient, CephMount, CephPools, CephUser, DatastoreId, Redundancy, counted};
 use strongroom_vm::check_host_path;
@@ -27,7 +28,7 @@ use super::wishes::Caller;
 use super::{Control, HostSeat};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
-use crate::records::{DatastoreRecord, Mount, VmRecord};
+use crate::records::{DatastoreRecord, Mount, TaskRecord, VmRecord};
 
 /// The most hosts of a datastore: those of a site.
 const HOSTS_MAX: usize = 64;
@@ -139,6 +140,7 @@ impl Control {
                 return Err(Problem::new(ErrorCode::InUse, message).next(remove));
             };
             let is_here = |vm: &&Row<VmRecord>| vm.host == host.id || is_bound_for(index, vm, host.id);
+            disks_arrive(index, datastore)?;
             let vms = index.vms_in(datastore.id).filter(is_here).count();
             if vms > 0 {
                 let message =
@@ -285,6 +287,7 @@ impl Control {
         self.wish(caller, |index, task| {
             let datastore = by_name_or_id(&index.datastores, named)
                 .ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))?;
+            disks_arrive(index, datastore)?;
             let vms = index.vms_in(datastore.id).count();
             if vms > 0 {
                 let message = format!("datastore {} has {}", datastore.name, counted(vms, "VM"));
@@ -295,6 +298,14 @@ impl Control {
             Ok((task, self.draft().remove_named(datastore)))
         })
     }
+}
+
+/// Refuses to take away a datastore that a disk moves to.
+fn disks_arrive(index: &Index, datastore: &DatastoreRecord) -> Result<(), Problem> {
+    let moves = |task: &&Row<TaskRecord>| task.work.disk_target() == Some(datastore.id);
+    let Some(task) = index.open_tasks().find(moves) else { return Ok(()) };
+    let message = format!("a disk of VM {} moves to datastore {}", task.task.object.name, datastore.name);
+    Err(Problem::new(ErrorCode::InUse, message).next("wait for its task, or cancel it"))
 }
 
 /// The host's record is written again, so that a removal of the host at the same time looks for
@@ -458,6 +469,11 @@ pub(super) fn speaks_of_moves(seat: &HostSeat) -> Result<(), Problem> {
 /// Checks that a host knows how a running VM moves.
 pub(super) fn speaks_of_live_moves(seat: &HostSeat) -> Result<(), Problem> {
     must_read(seat, FORMAT_WITH_LIVE_MOVES, "no VM moves while it runs")
+}
+
+/// Checks that a host knows VMs with disks in several datastores.
+pub(super) fn speaks_of_disk_places(seat: &HostSeat) -> Result<(), Problem> {
+    must_read(seat, FORMAT_WITH_DISK_PLACES, "all disks of a VM are in one datastore")
 }
 
 /// Checks that a host knows datastores on clusters.

@@ -10,8 +10,6 @@
 //! last reported. The host accepts each change again and goes by its effect, so the task continues
 //! after any process was killed.
 
-use std::path::Path;
-
 use strongroom_api::policy::PolicyRules;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
@@ -29,7 +27,7 @@ use super::{Control, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index};
 use crate::problems;
-use crate::records::{DiskRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
+use crate::records::{DatastorePaths, DiskRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
 /// How often a host may fail, for example by the death of a VM's supervisor, before the task fails.
 pub(super) const FAILURES_MAX: u32 = 5;
@@ -73,10 +71,12 @@ impl Control {
                 volume_name: None,
                 shares_with: Vec::new(),
                 limits: rules.disk_limits,
+                datastore: None,
+                moves_from: None,
             };
             let mut with = vm.clone();
             with.hardware.disks.push(disk.clone());
-            check(&with, "/")?;
+            check(&with, &DatastorePaths::nowhere(&with))?;
             Ok((Work::AddDisk { disk: Box::new(disk), fill: wish.fill, failures: 0 }, with))
         };
         self.has_room(caller, named, wanted)?;
@@ -173,7 +173,7 @@ impl Control {
         let vm = self.inventory.read().find_vm(named).cloned();
         let Some(vm) = vm.filter(|vm| vm.task.is_none()) else { return Ok(()) };
         let (Ok((_, with)), Ok(seat)) = (wanted(&vm), self.seat_of(&vm)) else { return Ok(()) };
-        let spec = self.datastore_path(&vm).and_then(|datastore| told_without_key(&with, &datastore));
+        let spec = self.datastore_paths(&vm).and_then(|paths| told_without_key(&with, &paths));
         let Some(spec) = spec else { return Ok(()) };
         match seat.host.check(&disks_alone(spec)) {
             Err(error @ HostError::Refused(_)) => Err(problems::host(seat.name.as_str(), &error)),
@@ -206,7 +206,7 @@ impl Control {
         failures: u32,
     ) -> Result<Next, Failure> {
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
-            let disk = Box::new(disk.told()?);
+            let disk = Box::new(disk.told(datastore)?);
             change_disk(step, datastore, DiskChange::Add { disk })
         })?;
         let undo = |problem| Work::UndoAddDisk { disk: Box::new(disk.clone()), problem };
@@ -434,7 +434,11 @@ fn disks_alone(spec: VmSpec) -> VmSpec {
 }
 
 /// A change to a VM as it is in the inventory.
-pub(super) fn change_disk(step: &Step, datastore: &Path, change: DiskChange) -> Option<OperationKind> {
+pub(super) fn change_disk(
+    step: &Step,
+    datastore: &DatastorePaths,
+    change: DiskChange,
+) -> Option<OperationKind> {
     Some(OperationKind::ChangeDisk { spec: Box::new(step.vm.told(datastore)?), change })
 }
 
@@ -452,9 +456,16 @@ mod tests {
         let text = r#"{"name":"disk0","size":1048576,"frontend":"vhost_user","sealing":"clear",
             "volume":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","least_generation":3}"#;
         let mut disk: crate::records::DiskRecord = serde_json::from_str(text).unwrap();
-        assert_eq!(disk.told().unwrap().volume, None);
+        let vm = serde_json::json!({ "id": "6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001", "name": "web1",
+            "datastore": "6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0002", "host": "6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0003",
+            "hardware": { "machine": "q35", "firmware": "bios", "cpus": {}, "memory": 268435456, "nics": [],
+                "tpm": false, "boot": { "type": "disk" }, "vnc": true, "guest_agent": true, "disks": [] },
+            "lifecycle": "present", "desired": "stopped", "restart": "never", "generation": 0,
+            "created_unix_seconds": 0 });
+        let paths = super::DatastorePaths::nowhere(&serde_json::from_value(vm).unwrap());
+        assert_eq!(disk.told(&paths).unwrap().volume, None);
         disk.pinned = true;
-        assert_eq!(disk.told().unwrap().volume, disk.volume);
+        assert_eq!(disk.told(&paths).unwrap().volume, disk.volume);
     }
 
     #[test]

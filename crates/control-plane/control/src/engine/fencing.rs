@@ -107,7 +107,7 @@ impl Control {
         let fenced: Vec<DatastoreId> = shut.iter().map(|shut| shut.datastore).collect();
         let vms: Vec<VmId> = {
             let index = self.inventory.read();
-            let there = |vm: &&Row<VmRecord>| fenced.contains(&vm.datastore);
+            let there = |vm: &&Row<VmRecord>| vm.datastores().iter().all(|id| fenced.contains(id));
             index.vms_on(seat.id).filter(there).map(|vm| vm.id).collect()
         };
         for vm in vms {

@@ -11,8 +11,6 @@
 //! the same id in all VMs, so a VM's host need not be believed about what is part of which group.
 //! The task works on all VMs.
 
-use std::path::Path;
-
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::SnapshotGroup;
 use strongroom_api::{ObjectKind, Problem, Reference};
@@ -26,7 +24,7 @@ use super::advance::{End, Next, Step, keep_volumes};
 use super::disks::FAILURES_MAX;
 use super::observe::Look;
 use super::operate::Operated;
-use super::seal_disks::refuse_of_half_clear;
+use super::seal_disks::refuse_of_unfinished;
 use super::snapshots::{check_quiesce, snapshots_of, told_problem};
 use super::templates::refuse_of_template;
 use super::volume_changes::find;
@@ -82,7 +80,7 @@ impl Control {
             for vm in &vms {
                 let vm = idle(index, vm)?;
                 refuse_of_template(vm, kind)?;
-                refuse_of_half_clear(vm, kind)?;
+                refuse_of_unfinished(vm, kind)?;
                 let power = self.power_of(index, vm);
                 volumes_settled(vm, power)?;
                 snapshots_of(index, vm).check_new(snapshot).map_err(|refused| {
@@ -349,7 +347,7 @@ impl Control {
     }
 
     fn member_told(&self, vm: &VmRecord) -> Option<protocol::GroupMember> {
-        let spec = vm.told(Path::new(&self.datastore_path(vm)?))?;
+        let spec = vm.told(&self.datastore_paths(vm)?)?;
         Some(protocol::GroupMember { spec, generation: vm.generation(), grants: Vec::new() })
     }
 

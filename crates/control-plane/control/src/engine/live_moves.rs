@@ -19,7 +19,6 @@
 //! do what that says.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use strongroom_api::limits::{
     MOVE_CHANNELS_MAX, MOVE_PAUSE_DEFAULT_MS, MOVE_PAUSE_MAX_MS, MOVE_PAUSE_MIN_MS,
@@ -31,7 +30,7 @@ use strongroom_host::protocol::{
     MigrationSettings, Network, Offer, OperationKind, OperationOutcome, Receiving, RunningMachine, Sending,
     VmGeneration, check_moves_live,
 };
-use strongroom_types::{BANDWIDTH_MAX_BYTES, Bandwidth, MigrationMode, Secrecy};
+use strongroom_types::{BANDWIDTH_MAX_BYTES, Bandwidth, DatastoreId, MigrationMode, Secrecy};
 use uuid::Uuid;
 
 use super::advance::{End, Next, Step};
@@ -45,7 +44,7 @@ use super::{Control, HostSeat, RETRY_PAUSE};
 use crate::inventory::{Failure, Index};
 use crate::keys::{KeyProblem, LiveMoveOf};
 use crate::problems;
-use crate::records::{LiveEnd, LiveMove, LiveStage, VmRecord, Work};
+use crate::records::{DatastorePaths, LiveEnd, LiveMove, LiveStage, VmRecord, Work};
 
 /// The most live moves of a host at once, from it and to it together: they share its network, and
 /// the last part of each has to pass quickly. The rest wait.
@@ -112,13 +111,13 @@ struct Passage {
 pub(super) fn may_move_live(vm: &VmRecord, former: &HostSeat, next: &HostSeat) -> Result<(), Problem> {
     speaks_of_live_moves(former)?;
     speaks_of_live_moves(next)?;
-    let told = vm.told(Path::new("/")).ok_or_else(|| problems::key_never_made(vm))?;
+    let told = vm.told(&DatastorePaths::nowhere(vm)).ok_or_else(|| problems::key_never_made(vm))?;
     check_moves_live(&told).map_err(told_problem)
 }
 
 /// What its guest loses by the move, for people.
 pub(super) fn breaks(vm: &VmRecord) -> &'static str {
-    let told = vm.told(Path::new("/"));
+    let told = vm.told(&DatastorePaths::nowhere(vm));
     let is_user =
         |told: &strongroom_host::protocol::VmSpec| told.nics.iter().any(|nic| nic.network == Network::User);
     match told.as_ref().is_some_and(is_user) {
@@ -493,8 +492,11 @@ impl Control {
         let index = self.inventory.read();
         let host = index.hosts.get(&live.to.to_string());
         let is_fenced = host.and_then(|host| host.fenced.as_ref()).is_some_and(|fenced| fenced.complete);
-        let mount = index.datastore_of(&step.vm).and_then(|datastore| datastore.on(live.to));
-        is_fenced && mount.is_some_and(|mount| mount.client.is_some())
+        let is_on_cluster = |id: DatastoreId| {
+            let mount = index.datastores.get(&id.to_string()).and_then(|datastore| datastore.on(live.to));
+            mount.is_some_and(|mount| mount.client.is_some())
+        };
+        is_fenced && step.vm.datastores().into_iter().all(is_on_cluster)
     }
 
     /// Waits for a host on which it depends who runs the VM, and says what a person can do.

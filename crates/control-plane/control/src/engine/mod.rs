@@ -49,6 +49,7 @@ mod cursor;
 mod data_keys;
 mod datastores;
 mod describe;
+mod disk_moves;
 mod disks;
 mod due;
 mod due_snapshots;

@@ -248,11 +248,10 @@ impl Control {
             let host = index.hosts.get(&to.to_string()).filter(|host| !host.is_leaving());
             let host = host.ok_or_else(gone)?;
             must_not_be_in_maintenance(host)?;
-            let mount = index.datastore_of(&step.vm).and_then(|datastore| datastore.on(to).cloned());
-            let mount = mount.ok_or_else(|| {
+            let paths = index.paths_of(&step.vm, to).ok_or_else(|| {
                 problems::conflict(format!("host {name} does not reach the datastore any more"))
             })?;
-            let spec = told_without_key(&step.vm, &mount.path);
+            let spec = told_without_key(&step.vm, &paths);
             (spec.ok_or_else(|| problems::key_never_made(&step.vm))?, self.seat(to).ok_or_else(gone)?)
         };
         match seat.host.check(&spec) {
@@ -433,6 +432,7 @@ pub(super) fn needs_elsewhere<'a>(
         board: vm.is_run().then_some(board),
         has_processor_of: has_processor.then_some(former),
         datastore,
+        others: index.other_datastores_of(vm),
         policy: index.policy_of(vm),
         memory_bytes: if vm.is_run() { vm.hardware.memory.bytes() } else { 0 },
         processors: vm.hardware.cpus.count(),

@@ -19,12 +19,12 @@ use super::advance::{End, Next, Step};
 use super::describe::{host_plugs, host_reads};
 use super::operate::Operated;
 use super::place::addressed;
-use super::seal_disks::refuse_of_half_clear;
+use super::seal_disks::refuse_of_unfinished;
 use super::templates::refuse_of_template;
 use super::wishes::{Caller, check_on_host, idle_vm, suspended, volumes_settled};
 use crate::inventory::{Failure, Index};
 use crate::problems;
-use crate::records::{NicSet, TaskRecord, VmRecord, Work};
+use crate::records::{DatastorePaths, NicSet, TaskRecord, VmRecord, Work};
 
 impl Control {
     /// Requests another network card for a VM, after all others.
@@ -82,7 +82,7 @@ impl Control {
         self.wish(caller, |index, id| {
             let vm = idle_vm(index, named)?;
             refuse_of_template(vm, kind)?;
-            refuse_of_half_clear(vm, kind)?;
+            refuse_of_unfinished(vm, kind)?;
             let power = self.power_of(index, vm);
             if power == PowerState::Suspended {
                 return Err(suspended(vm, "its memory fits it as it is"));
@@ -186,7 +186,7 @@ fn having(vm: &VmRecord, nics: &NicSet) -> VmRecord {
 
 /// The order to go from one set of cards to another. The host opens the networks of the cards that
 /// the first one does not have.
-fn plug(vm: &VmRecord, datastore: &std::path::Path, from: &NicSet, to: &NicSet) -> Option<OperationKind> {
+fn plug(vm: &VmRecord, datastore: &DatastorePaths, from: &NicSet, to: &NicSet) -> Option<OperationKind> {
     let spec = Box::new(having(vm, to).told(datastore)?);
     let is_new = |nic: &&Nic| !from.nics.iter().any(|had| had.mac == nic.mac && had.backend == nic.backend);
     let open: Vec<MacAddress> = to.nics.iter().filter(is_new).filter_map(|nic| nic.mac).collect();

@@ -1,7 +1,5 @@
 //! A host's operation from the point of view of its task.
 
-use std::path::Path;
-
 use strongroom_api::task::{Passing, Progress, ProgressUnit};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{
@@ -18,7 +16,7 @@ use crate::host::HostError;
 use crate::inventory::{Failure, Row};
 use crate::keys::{GrantFor, KeyProblem};
 use crate::problems;
-use crate::records::{TaskRecord, VmRecord};
+use crate::records::{DatastorePaths, TaskRecord, VmRecord};
 
 /// The state of an operation.
 pub(super) enum Operated {
@@ -52,7 +50,7 @@ impl Control {
         task: &Row<TaskRecord>,
         vm: &VmRecord,
         seat: &HostSeat,
-        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+        kind: impl FnOnce(&DatastorePaths) -> Option<OperationKind>,
     ) -> Result<Operated, Failure> {
         self.operate_while(task, vm, seat, task.task.cancelling, kind)
     }
@@ -65,7 +63,7 @@ impl Control {
         vm: &VmRecord,
         seat: &HostSeat,
         cancels: bool,
-        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+        kind: impl FnOnce(&DatastorePaths) -> Option<OperationKind>,
     ) -> Result<Operated, Failure> {
         let Some(operation) = task.operation else {
             if cancels {
@@ -117,16 +115,16 @@ impl Control {
         vm: &VmRecord,
         seat: &HostSeat,
         operation: OperationId,
-        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+        kind: impl FnOnce(&DatastorePaths) -> Option<OperationKind>,
     ) -> Result<Asked, Failure> {
         // The last of the guards: no host is sent what a backup says about a VM.
         if let Err(problem) = confirmed(vm) {
             return Ok(Asked::Ended(Operated::Failed(problem)));
         }
-        let Some(datastore) = self.datastore_path(vm) else {
+        let Some(paths) = self.datastore_paths(vm) else {
             return Ok(Asked::Ended(Operated::Failed(problems::datastore_unknown(vm))));
         };
-        let Some(mut kind) = kind(Path::new(&datastore)) else {
+        let Some(mut kind) = kind(&paths) else {
             return Ok(Asked::Ended(Operated::Failed(problems::key_never_made(vm))));
         };
         let standing = match &kind {
@@ -247,10 +245,9 @@ impl Control {
         self.inventory.commit(draft.replace(task, &noted))
     }
 
-    /// Returns the path of a VM's datastore on its host.
-    pub(super) fn datastore_path(&self, vm: &VmRecord) -> Option<String> {
-        let index = self.inventory.read();
-        Some(index.datastore_of(vm)?.on(vm.host)?.path.clone())
+    /// Returns the paths of a VM's datastores on its host.
+    pub(super) fn datastore_paths(&self, vm: &VmRecord) -> Option<DatastorePaths> {
+        self.inventory.read().paths_of(vm, vm.host)
     }
 }
 

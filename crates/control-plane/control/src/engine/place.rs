@@ -1,6 +1,8 @@
 //! Makes a VM's record from a request: has its host chosen, applies its policy, and fills in
 //! defaults.
 
+use std::path::PathBuf;
+
 use strongroom_api::policy::PolicyRules;
 use strongroom_api::vm::{CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic, NicBackend};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
@@ -21,7 +23,9 @@ use super::placement_groups;
 use super::wishes::name_of;
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
-use crate::records::{DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord};
+use crate::records::{
+    DatastorePaths, DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord,
+};
 
 /// The record of a new VM.
 pub(super) struct Placed {
@@ -58,12 +62,12 @@ impl Control {
             memory_bytes: wish.memory_bytes.bytes(),
             processors: wish.cpus.count(),
             nics: wish.nics.as_deref(),
+            others: Vec::new(),
             vm: None,
             groups: group.into_iter().collect(),
         };
         let among = wish.host.as_deref().map_or(Among::All, Among::Named);
         let Choice { seat, reason } = self.choose(index, &needs, &among)?;
-        let path = datastore.on(seat.id).map_or("/", |mount| mount.path.as_str());
         let (sealing, key_wish) = self.sealing(&wish.encryption, &rules)?;
         let (mut data, mut swap) = (0.., 0..);
         let disks = wish.disks.iter().map(|disk| {
@@ -85,6 +89,8 @@ impl Control {
                 volume_name: None,
                 shares_with: Vec::new(),
                 limits: rules.disk_limits,
+                datastore: None,
+                moves_from: None,
             })
         });
         let hardware = Hardware {
@@ -131,7 +137,8 @@ impl Control {
             holds_volume: false,
             was_encrypted: false,
         };
-        check(&vm, path)?;
+        let path_of = |_| Some(PathBuf::from(datastore.on(seat.id)?.path.as_str()));
+        check(&vm, &DatastorePaths::of(&vm, path_of).unwrap_or_else(|| DatastorePaths::nowhere(&vm)))?;
         host_reads(seat, &vm)?;
         Ok(Placed { vm, reason })
     }
@@ -243,7 +250,8 @@ fn free_directory(
     name: &Name,
     vm: VmId,
 ) -> Result<Option<Name>, Problem> {
-    if index.vms_in(datastore).all(|other| other.directory() != name) {
+    let is_there = |other: &&Row<VmRecord>| other.datastore == datastore;
+    if index.vms_in(datastore).filter(is_there).all(|other| other.directory() != name) {
         return Ok(None);
     }
     let suffix = format!("-{}", vm.to_string().replace('-', ""));
@@ -286,7 +294,7 @@ pub(super) fn may_have_tags(kind: DiskKind, sealing: &DiskSealing) -> bool {
 }
 
 /// Checks a VM against the limits of the API and of hosts.
-pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
+pub(super) fn check(vm: &VmRecord, paths: &DatastorePaths) -> Result<(), Problem> {
     let hardware = &vm.hardware;
     let keeps = hardware.tpm || hardware.seed || hardware.firmware == Firmware::Uefi;
     if hardware.disks.is_empty() && keeps {
@@ -296,7 +304,7 @@ pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
         .next("give it a disk, or BIOS and no TPM or seed"));
     }
     check_integrity(&hardware.disks)?;
-    match told_without_key(vm, datastore) {
+    match told_without_key(vm, paths) {
         Some(spec) => spec.check().map_err(|error: protocol::SpecError| problems::invalid(error.to_string())),
         None => Err(problems::invalid(format!("{} is no name of a VM", vm.name))),
     }
@@ -320,7 +328,7 @@ fn check_integrity(disks: &[DiskRecord]) -> Result<(), Problem> {
 
 /// Returns the configuration for a host's check, with a placeholder for a key that does not exist
 /// yet.
-pub(super) fn told_without_key(vm: &VmRecord, datastore: &str) -> Option<protocol::VmSpec> {
+pub(super) fn told_without_key(vm: &VmRecord, paths: &DatastorePaths) -> Option<protocol::VmSpec> {
     let mut known = vm.clone();
     for disk in &mut known.hardware.disks {
         if disk.sealing == DiskSealing::Awaited {
@@ -329,7 +337,7 @@ pub(super) fn told_without_key(vm: &VmRecord, datastore: &str) -> Option<protoco
             disk.integrity = false;
         }
     }
-    known.told(std::path::Path::new(datastore))
+    known.told(paths)
 }
 
 /// Gives each interface without an address one.

@@ -21,6 +21,7 @@ use strongroom_types::{VmId, counted, display_bytes};
 use uuid::Uuid;
 
 use super::boards::{gives, keeps_features};
+use super::datastores::speaks_of_disk_places;
 use super::placement_groups::{near, within_groups};
 use super::{Control, HostSeat};
 use crate::inventory::{Draft, Facet, Index, Row, by_name_or_id};
@@ -34,6 +35,8 @@ pub(super) struct Needs<'a> {
     /// The VM in a sentence.
     pub called: String,
     pub datastore: &'a Row<DatastoreRecord>,
+    /// The datastores of disks that are not in that one: its host reaches them, too.
+    pub others: Vec<&'a Row<DatastoreRecord>>,
     pub policy: Option<&'a Row<PolicyRecord>>,
     /// The memory that it adds to what is placed on its host, in bytes.
     pub memory_bytes: u64,
@@ -149,10 +152,10 @@ impl Control {
     fn fit_of(&self, index: &Index, needs: &Needs<'_>, seat: &HostSeat) -> Result<Fit, Problem> {
         let none = |message: String| Problem::new(ErrorCode::NoHost, message);
         let (host, datastore) = (&seat.name, needs.datastore);
-        let Some(mount) = datastore.on(seat.id) else {
-            let add = format!("`strongroom datastore add-host {} --host {host}`", datastore.name);
-            return Err(none(format!("host {host} does not reach datastore {}", datastore.name)).next(add));
-        };
+        let Some(mount) = datastore.on(seat.id) else { return Err(does_not_reach(seat, datastore)) };
+        for other in &needs.others {
+            self.reaches(seat, other)?;
+        }
         takes_vms(index, seat)?;
         if let Some(policy) = needs.policy {
             self.check_crypto_safe(policy, &needs.called, seat)?;
@@ -180,20 +183,28 @@ impl Control {
         let Some(state) = state else {
             return Err(none(format!("host {host} does not answer, and its state is unknown")));
         };
-        let told = state.datastores.iter().find(|told| told.path == Path::new(&mount.path));
-        let is_ready =
-            |told: &protocol::Datastore| told.id == Some(datastore.id) && told.state == DatastoreState::Ready;
-        if !told.is_some_and(is_ready) {
-            let why =
-                told.and_then(|told| told.reason.clone()).unwrap_or_else(|| "it is not there".to_owned());
-            return Err(none(format!("datastore {} cannot be used on host {host}: {why}", datastore.name)));
-        }
+        must_be_ready(seat, state, datastore, &mount.path)?;
         let placed = placed_bytes(index, seat.id);
         let after = placed.saturating_add(needs.memory_bytes);
         match state.memory_bytes.checked_sub(after) {
             Some(left) => Ok(fit(left)),
             None => Err(no_room(seat, state.memory_bytes, placed, needs.memory_bytes)),
         }
+    }
+
+    /// Checks that a host can use a datastore beside that of a VM's directory now, and knows how.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NoHost`].
+    pub(super) fn reaches(&self, seat: &HostSeat, datastore: &DatastoreRecord) -> Result<(), Problem> {
+        let Some(mount) = datastore.on(seat.id) else { return Err(does_not_reach(seat, datastore)) };
+        speaks_of_disk_places(seat)?;
+        let seen = seat.seen();
+        let Some(state) = seen.state.as_ref().filter(|_| seen.down.is_none()) else {
+            let message = format!("host {} does not answer, and its state is unknown", seat.name);
+            return Err(Problem::new(ErrorCode::NoHost, message));
+        };
+        must_be_ready(seat, state, datastore, &mount.path)
     }
 
     /// Refuses a request that places a VM on a host without room, or on one in maintenance, or
@@ -273,6 +284,30 @@ impl Control {
         Err(Problem::new(ErrorCode::NoHost, message)
             .next("`strongroom doctor` on that host says what is missing"))
     }
+}
+
+fn does_not_reach(seat: &HostSeat, datastore: &DatastoreRecord) -> Problem {
+    let message = format!("host {} does not reach datastore {}", seat.name, datastore.name);
+    Problem::new(ErrorCode::NoHost, message)
+        .next(format!("`strongroom datastore add-host {} --host {}`", datastore.name, seat.name))
+}
+
+/// Checks that a host says that it can use a datastore, which is at this path there.
+fn must_be_ready(
+    seat: &HostSeat,
+    state: &protocol::Host,
+    datastore: &DatastoreRecord,
+    path: &str,
+) -> Result<(), Problem> {
+    let told = state.datastores.iter().find(|told| told.path == Path::new(path));
+    let is_ready =
+        |told: &protocol::Datastore| told.id == Some(datastore.id) && told.state == DatastoreState::Ready;
+    if told.is_some_and(is_ready) {
+        return Ok(());
+    }
+    let why = told.and_then(|told| told.reason.clone()).unwrap_or_else(|| "it is not there".to_owned());
+    let message = format!("datastore {} cannot be used on host {}: {why}", datastore.name, seat.name);
+    Err(Problem::new(ErrorCode::NoHost, message))
 }
 
 /// Checks that a host takes VMs at all.

@@ -3,8 +3,8 @@
 use strongroom_api::limits::{DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, LOSSES_SURVIVED_MAX};
 use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules, SetPolicy};
 use strongroom_api::task::{Task, TaskKind};
-use strongroom_api::vm::{EncryptDisk, RotateKey, SetSnapshotSchedule};
-use strongroom_api::{ErrorCode, ObjectKind, ObjectRef, Problem};
+use strongroom_api::vm::{EncryptDisk, MoveDisk, RotateKey, SetSnapshotSchedule};
+use strongroom_api::{ErrorCode, ObjectKind, ObjectRef, Problem, Reference};
 use strongroom_types::counted;
 use uuid::Uuid;
 
@@ -121,6 +121,10 @@ impl Control {
                     (with_demanded(has, &rules.snapshots), known.map_or(0, |known| known.version))
                 };
                 self.set_snapshot_schedule(caller, &id, &SetSnapshotSchedule { rules }, Some(version))
+            }
+            Mend::MoveDisk { disk, to } => {
+                let wish = MoveDisk { datastore: Reference::from(to.clone()) };
+                self.move_disk(caller, &id, disk.as_str(), &wish)
             }
             Mend::Anew(how) => Err(problems::conflict("no request ends this").next(how)),
         }

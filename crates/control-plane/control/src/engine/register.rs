@@ -24,7 +24,7 @@ use super::volume_changes::name_is_free;
 use super::wishes::{Caller, name_of};
 use super::{Control, HostSeat};
 use crate::host::HostError;
-use crate::inventory::Row;
+use crate::inventory::{Draft, Index, Row};
 use crate::keys::{GrantFor, KeyProblem};
 use crate::problems;
 use crate::records::{DatastoreRecord, Hardware, Mount, VmRecord, VolumeRecord};
@@ -64,7 +64,8 @@ impl Control {
         let index = self.inventory.read();
         let missing = index
             .vms_in(datastore.id)
-            .filter(|vm| vm.lifecycle == Lifecycle::Present && !there.contains(&vm.id));
+            .filter(|vm| vm.datastore == datastore.id && vm.lifecycle == Lifecycle::Present)
+            .filter(|vm| !there.contains(&vm.id));
         found.extend(missing.map(|vm| Found {
             directory: vm.directory().to_string(),
             vm: Some(vm.id),
@@ -270,6 +271,7 @@ impl Control {
                 holds_volume: spec.holds_volume,
                 was_encrypted: false,
             };
+            check_places(index, &vm, candidate.seat)?;
             vm.take_lineage(&spec.lineage);
             let origins: Vec<VmId> = vm.origin.iter().map(|origin| origin.vm).chain(vm.shared()).collect();
             let mut origins = origins.into_iter().filter_map(|origin| index.vm(origin));
@@ -277,7 +279,8 @@ impl Control {
             if let Some(known) = known {
                 vm = known_better(known, vm);
             }
-            let mut draft = self.draft();
+            let others = index.other_datastores_of(&vm);
+            let mut draft = others.into_iter().fold(self.draft(), Draft::unchanged);
             for volume in known.iter().flat_map(|known| known.hardware.volumes()) {
                 if volumes.iter().all(|facts| facts.volume != volume) {
                     draft = draft.discard::<VolumeRecord>(&volume.to_string());
@@ -409,6 +412,28 @@ const REFUSALS_TOLD: usize = 50;
 
 pub(super) fn directory_name(place: &Present) -> String {
     place.directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+/// Checks that the datastores of disks of a VM that was found are those of this inventory, and of
+/// its host.
+fn check_places(index: &Index, vm: &VmRecord, seat: &HostSeat) -> Result<(), Problem> {
+    for (disk, id) in vm.hardware.disks.iter().filter_map(|disk| Some((disk, disk.datastore?))) {
+        let known = index.datastores.get(&id.to_string());
+        if known.is_some_and(|known| known.on(seat.id).is_some()) && id != vm.datastore {
+            continue;
+        }
+        let (name, host) = (&disk.name, &seat.name);
+        let message = match known {
+            Some(known) => format!(
+                "{name} of VM {} is said to be in datastore {}, which host {host} does not reach beside this one",
+                vm.name, known.name
+            ),
+            None => format!("{name} of VM {} is in datastore {id}, which is not in this inventory", vm.name),
+        };
+        return Err(problems::conflict(message)
+            .next("have the host use it: `strongroom datastore add`, or `strongroom datastore add-host`"));
+    }
+    Ok(())
 }
 
 fn candidate<'a>(There { vm, seat, place }: &There<'a>) -> Result<Candidate<'a>, Problem> {

@@ -6,8 +6,6 @@
 //! on. If they have something else, an alarm says what, and an administrator decides: registering
 //! the VM takes over what its host has.
 
-use std::path::PathBuf;
-
 use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_host::protocol::{DiskKey, DiskKind, VmSpec};
 
@@ -15,7 +13,7 @@ use super::Control;
 use super::alarms::Wanted;
 use super::observe::Present;
 use crate::inventory::{Failure, Index, Row};
-use crate::records::VmRecord;
+use crate::records::{DatastorePaths, VmRecord};
 
 /// What has become of a VM since the backup that its record is from.
 pub(super) enum SinceBackup {
@@ -40,7 +38,7 @@ impl Control {
         }
         let places = seat.seen().vms.get(&vm.id).cloned().unwrap_or_default();
         let name = &seat.name;
-        let mount = index.datastore_of(vm).and_then(|datastore| datastore.on(vm.host));
+        let paths = index.paths_of(vm, vm.host);
         match places.as_slice() {
             [] => {
                 let has =
@@ -54,7 +52,7 @@ impl Control {
                 "host {name} has had its start {}, and the backup knows of start {}",
                 place.generation, vm.generation
             )),
-            [place] => match mount.is_some_and(|mount| is_same(vm, &mount.path, place)) {
+            [place] => match paths.is_some_and(|paths| is_same(vm, &paths, place)) {
                 true => SinceBackup::Same,
                 false => SinceBackup::Changed(format!("host {name} has another configuration of it")),
             },
@@ -85,8 +83,8 @@ impl Control {
 }
 
 /// Whether a host has the VM as its record says.
-fn is_same(vm: &VmRecord, datastore: &str, place: &Present) -> bool {
-    let Some(known) = vm.told(datastore.as_ref()) else { return false };
+fn is_same(vm: &VmRecord, paths: &DatastorePaths, place: &Present) -> bool {
+    let Some(known) = vm.told(paths) else { return false };
     let Some(mut found) = place.spec.clone() else { return false };
     // A host need not have written down what the inventory has learned about a volume.
     for disk in &mut found.disks {
@@ -104,9 +102,9 @@ fn is_same(vm: &VmRecord, datastore: &str, place: &Present) -> bool {
 /// What of a configuration has to be the same. The rest is what hosts learn by themselves, and what
 /// only the inventory decides.
 fn comparable(spec: &VmSpec) -> VmSpec {
-    let mut spec = spec.clone();
+    let mut spec = spec.clone().without_paths();
     spec.name = spec.directory.take().unwrap_or(spec.name);
-    (spec.datastore, spec.policy) = (PathBuf::new(), None);
+    spec.policy = None;
     spec.own_volumes.clear();
     spec.lineage = strongroom_host::protocol::Lineage::default();
     for disk in &mut spec.disks {

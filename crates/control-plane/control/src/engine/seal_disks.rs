@@ -20,6 +20,7 @@ use strongroom_types::{KeyRequestId, ProviderKey, VmId, VolumeId};
 use strongroom_vm::DiskKind;
 
 use super::advance::{End, Next, Step, keep_volumes};
+use super::disk_moves::refuse_of_unsettled;
 use super::disks::{FAILURES_MAX, change_disk, disk_of};
 use super::operate::Operated;
 use super::place::provider_name;
@@ -439,8 +440,10 @@ enum FirstKey {
     Never(Problem),
 }
 
-/// Refuses what is not done to a VM with a half-clear disk.
-pub(super) fn refuse_of_half_clear(vm: &VmRecord, kind: TaskKind) -> Result<(), Problem> {
+/// Refuses what is not done to a VM with a disk that is half clear, or has not arrived where it
+/// moved.
+pub(super) fn refuse_of_unfinished(vm: &VmRecord, kind: TaskKind) -> Result<(), Problem> {
+    refuse_of_unsettled(vm, kind)?;
     let uses_it = matches!(
         kind,
         TaskKind::VmStart
@@ -453,6 +456,7 @@ pub(super) fn refuse_of_half_clear(vm: &VmRecord, kind: TaskKind) -> Result<(), 
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk
             | TaskKind::VmResizeDisk
+            | TaskKind::VmMoveDisk
             | TaskKind::VmLimit
             | TaskKind::VmImportDisk
             | TaskKind::VmSnapshotCreate

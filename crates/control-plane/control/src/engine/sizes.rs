@@ -7,8 +7,6 @@
 //!
 //! So what a guest may have counts from the request on, and until the host has taken it.
 
-use std::path::Path;
-
 use strongroom_api::Problem;
 use strongroom_api::vm::{Cpus, MemorySize, PatchVm};
 use strongroom_host::protocol::OperationKind;
@@ -20,7 +18,7 @@ use super::operate::Operated;
 use super::snapshots::told_problem;
 use crate::inventory::Failure;
 use crate::problems;
-use crate::records::{Sizes, VmRecord, Work};
+use crate::records::{DatastorePaths, Sizes, VmRecord, Work};
 
 /// The change of a running VM's sizes that a request asks for; `None` for a request about anything
 /// else.
@@ -44,7 +42,7 @@ impl Control {
         if let Some(seat) = self.seat(vm.host) {
             host_plugs(seat, "the sizes")?;
         }
-        let told = vm.told(Path::new("/")).ok_or_else(|| problems::key_never_made(vm))?;
+        let told = vm.told(&DatastorePaths::nowhere(vm)).ok_or_else(|| problems::key_never_made(vm))?;
         told.check_growth_to(after.cpus, after.memory).map_err(told_problem)?;
         let before = Sizes { cpus: vm.hardware.cpus, memory: vm.hardware.memory };
         give(vm, before.or(after));
@@ -127,6 +125,6 @@ fn having(vm: &VmRecord, sizes: Sizes) -> VmRecord {
     vm
 }
 
-fn order(vm: &VmRecord, datastore: &Path, sizes: Sizes) -> Option<OperationKind> {
+fn order(vm: &VmRecord, datastore: &DatastorePaths, sizes: Sizes) -> Option<OperationKind> {
     Some(OperationKind::SetSizes { spec: Box::new(having(vm, sizes).told(datastore)?) })
 }

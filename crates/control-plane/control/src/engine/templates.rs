@@ -81,6 +81,7 @@ pub(super) fn refuse_of_template(vm: &VmRecord, kind: TaskKind) -> Result<(), Pr
             | TaskKind::VmAddDisk
             | TaskKind::VmRemoveDisk
             | TaskKind::VmResizeDisk
+            | TaskKind::VmMoveDisk
             | TaskKind::VmLimit
             | TaskKind::VmEncryptDisk
             | TaskKind::VmDecryptDisk

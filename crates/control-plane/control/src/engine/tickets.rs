@@ -1,6 +1,5 @@
 //! Direct requests to hosts and key providers: tickets, and the state of a VM's keys.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -191,8 +190,8 @@ impl Control {
 
     /// Returns the configuration for a host that opens the VM's volumes.
     fn told(&self, vm: &VmRecord) -> Result<Box<VmSpec>, Problem> {
-        let datastore = self.datastore_path(vm).ok_or_else(|| problems::datastore_unknown(vm))?;
-        vm.told(Path::new(&datastore)).map(Box::new).ok_or_else(|| problems::key_never_made(vm))
+        let paths = self.datastore_paths(vm).ok_or_else(|| problems::datastore_unknown(vm))?;
+        vm.told(&paths).map(Box::new).ok_or_else(|| problems::key_never_made(vm))
     }
 
     /// Returns grants for the key of a VM that is off, which encrypts its console log and its

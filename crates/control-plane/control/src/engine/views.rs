@@ -107,6 +107,7 @@ impl Control {
             integrity: disk.integrity,
             limits: disk.limits,
             becomes: disk.sealing.becomes(),
+            datastore: index.datastore_name_of(vm, disk),
             state: match power {
                 PowerState::Stopped | PowerState::Suspended => VolumeState::Idle,
                 PowerState::Running | PowerState::Paused | PowerState::Stopping => VolumeState::Exposed,
@@ -445,7 +446,7 @@ struct Filter<'query> {
 impl Filter<'_> {
     fn passes(&self, vm: &VmRecord) -> bool {
         self.name.is_none_or(|part| contains(vm.name.as_str(), part))
-            && self.datastore.is_none_or(|datastore| vm.datastore == datastore)
+            && self.datastore.is_none_or(|datastore| vm.datastores().contains(&datastore))
             && self.host.is_none_or(|host| vm.host == host)
             && self.policy.is_none_or(|policy| vm.policy == Some(policy))
             && self.tags.iter().all(|wanted| vm.tags.iter().any(|has| wanted.finds(has)))

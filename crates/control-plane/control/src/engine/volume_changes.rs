@@ -38,7 +38,7 @@ use super::disks::{FAILURES_MAX, change_disk, disk_of};
 use super::observe::Look;
 use super::operate::Operated;
 use super::place::{Placed, check};
-use super::seal_disks::refuse_of_half_clear;
+use super::seal_disks::refuse_of_unfinished;
 use super::snapshots::{numbered, snapshot_in, snapshots_of, told_problem};
 use super::templates::{linked_clones, refuse_of_template, without_clones};
 use super::wishes::{Caller, idle, idle_vm, suspended, volumes_settled};
@@ -46,7 +46,9 @@ use super::{Control, RETRY_PAUSE};
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::keys::KeyProblem;
 use crate::problems;
-use crate::records::{DiskRecord, Holding, Lineage, TaskRecord, VmRecord, VolumeRecord, Work};
+use crate::records::{
+    DatastorePaths, DiskRecord, Holding, Lineage, TaskRecord, VmRecord, VolumeRecord, Work,
+};
 
 /// The name of a volume's files in the directory of its holder, unless it was cloned.
 const DISK: &str = "disk0";
@@ -276,7 +278,7 @@ impl Control {
             let disk = DiskRecord { name, volume_name: Some(held.name.clone()), shares_with, ..disk.clone() };
             let mut with = VmRecord { task: Some(id), ..VmRecord::clone(&vm.record) };
             with.hardware.disks.push(disk.clone());
-            check(&with, "/")?;
+            check(&with, &DatastorePaths::nowhere(&with))?;
             with.hardware.disks.pop();
             let task = self.task(id, TaskKind::VolumeBind, vm.object(), caller);
             let work = Work::BindVolume { holder: held.id, disk: Box::new(disk), failures: 0 };
@@ -299,6 +301,15 @@ impl Control {
             })?;
             name_is_free(index, &name)?;
             snapshots_of(index, vm).check_unneeded(&disk.name).map_err(told_problem)?;
+            if disk.datastore.is_some() {
+                let message = format!("{} of VM {} is in another datastore than its VM", disk.name, vm.name);
+                return Err(problems::conflict(message).next(format!(
+                    "move it first: `strongroom vm disk move {} {} --to {}`",
+                    vm.name,
+                    disk.name,
+                    index.datastore_name(vm)
+                )));
+            }
             check_parts(vm, disk)?;
             let mut wanted = holder(
                 &name,
@@ -328,7 +339,7 @@ impl Control {
     /// Checks that a VM's disks can come and go.
     fn takes_disks(&self, index: &Index, vm: &VmRecord, kind: TaskKind) -> Result<(), Problem> {
         refuse_of_template(vm, kind)?;
-        refuse_of_half_clear(vm, kind)?;
+        refuse_of_unfinished(vm, kind)?;
         let power = self.power_of(index, vm);
         if power == PowerState::Suspended {
             return Err(suspended(vm, "its memory fits it as it is"));
@@ -364,7 +375,7 @@ impl Control {
             KeyGiven::Never(problem) => return self.end_with_holder(step, &held, End::Failed(problem)),
         }
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
-            let (disk, from) = (Box::new(disk.told()?), place_in(&held)?);
+            let (disk, from) = (Box::new(disk.told(datastore)?), place_in(&held)?);
             change_disk(step, datastore, DiskChange::Bind { disk, from })
         })?;
         let again = || Work::BindVolume { holder, disk: Box::new(disk.clone()), failures: failures + 1 };
@@ -522,7 +533,7 @@ impl Control {
         let disk = step.vm.hardware.disk(holding.disk.as_str());
         if let (Some(held), Some(disk)) = (held, disk) {
             let operated = self.operate_unless_cancelled(step, &step.vm, |datastore| {
-                let (disk, from) = (Box::new(disk.told()?), place_in(&held)?);
+                let (disk, from) = (Box::new(disk.told(datastore)?), place_in(&held)?);
                 change_disk(step, datastore, DiskChange::Bind { disk, from })
             })?;
             match operated {

@@ -97,7 +97,7 @@ impl Control {
         let passes = |row: &&Row<VmRecord>| {
             rights.sees_vm(row)
                 && vm.is_none_or(|vm| row.id == vm)
-                && datastore.is_none_or(|datastore| row.datastore == datastore)
+                && datastore.is_none_or(|datastore| row.datastores().contains(&datastore))
         };
         // Where the caller sees all volumes, they are counted, and only the page is read.
         let counted = match (vm, datastore) {
@@ -116,7 +116,9 @@ impl Control {
             if more && counted.is_some() {
                 break;
             }
-            let mut disks: Vec<_> = volumes_of(vm).collect();
+            let is_there =
+                |disk: &DiskRecord| datastore.is_none_or(|datastore| vm.datastore_of(disk) == datastore);
+            let mut disks: Vec<_> = volumes_of(vm).filter(|(disk, _)| is_there(disk)).collect();
             disks.sort_unstable_by(|(one, _), (other, _)| one.name.as_str().cmp(other.name.as_str()));
             total += disks.len() as u64;
             for (disk, volume) in disks {
@@ -323,7 +325,7 @@ fn view(index: &Index, vm: &VmRecord, disk: &DiskRecord, id: VolumeId, space: Op
         vm: has_vm.then_some(vm.id),
         vm_name: has_vm.then(|| vm.name.clone()),
         disk: has_vm.then(|| disk.name.to_string()),
-        datastore: index.datastore_name(vm),
+        datastore: index.datastore_name_of(vm, disk),
         size_bytes: disk.size.bytes(),
         thick: disk.thick,
         encrypted: disk.sealing.is_sealed(),

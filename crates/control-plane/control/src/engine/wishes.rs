@@ -26,7 +26,7 @@ use super::networks::hold_networks;
 use super::place::{addressed, check};
 use super::placement_groups::with_new;
 use super::quotas::within_quotas;
-use super::seal_disks::refuse_of_half_clear;
+use super::seal_disks::refuse_of_unfinished;
 use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
 use super::volume_changes::name_is_free;
@@ -34,8 +34,8 @@ use super::{Control, Stop, boards, sizes};
 use crate::inventory::{Draft, Failure, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{
-    AUTOMATIC, AskedBy, NeedAt, Place, Principal, RequestRecord, SCHEDULER, TaskRecord, VmRecord, Work,
-    address_text,
+    AUTOMATIC, AskedBy, DatastorePaths, NeedAt, Place, Principal, RequestRecord, SCHEDULER, TaskRecord,
+    VmRecord, Work, address_text,
 };
 
 /// The most open tasks: twice the VMs of a large site.
@@ -299,7 +299,7 @@ impl Control {
             if power.is_on()
                 && let Some(after) = sizes::of_running(vm, patch)
             {
-                refuse_of_half_clear(vm, TaskKind::VmConfigure)?;
+                refuse_of_unfinished(vm, TaskKind::VmConfigure)?;
                 volumes_settled(vm, power)?;
                 let mut changed = VmRecord { task: Some(id), ..VmRecord::clone(&vm.record) };
                 let work = self.begin_resizing(&mut changed, after)?;
@@ -334,7 +334,7 @@ impl Control {
     /// Checks that a VM's machine may change.
     fn may_be_reconfigured(&self, index: &Index, vm: &VmRecord, kind: TaskKind) -> Result<(), Problem> {
         refuse_of_template(vm, kind)?;
-        refuse_of_half_clear(vm, kind)?;
+        refuse_of_unfinished(vm, kind)?;
         self.must_be_off(index, vm)?;
         if index.observed(vm.id).is_some_and(|seen| seen.power == PowerState::Suspended) {
             return Err(suspended(vm, "its memory fits it as it is"));
@@ -496,7 +496,7 @@ impl Control {
         self.wish(caller, |index, id| {
             let vm = find(index)?;
             refuse_of_template(vm, kind)?;
-            refuse_of_half_clear(vm, kind)?;
+            refuse_of_unfinished(vm, kind)?;
             let power = self.power_of(index, vm);
             let mut changed = VmRecord::clone(&vm.record);
             let work = change(index, &mut changed, power)?;
@@ -798,8 +798,8 @@ pub(super) fn stop_timeout(timeout_s: Option<u32>) -> Result<u32, Problem> {
 
 /// Checks a changed VM against the limits of the API and of hosts.
 pub(super) fn check_on_host(index: &Index, vm: &VmRecord) -> Result<(), Problem> {
-    let mount = index.datastore_of(vm).and_then(|datastore| datastore.on(vm.host));
-    check(vm, mount.map_or("/", |mount| mount.path.as_str()))
+    let paths = index.paths_of(vm, vm.host).unwrap_or_else(|| DatastorePaths::nowhere(vm));
+    check(vm, &paths)
 }
 
 fn patched(vm: &VmRecord, patch: &PatchVm) -> VmRecord {

@@ -11,7 +11,7 @@ use strongroom_types::{DatastoreId, ProviderKey, VmId};
 use strongroom_vm::ProcessorModel;
 use uuid::Uuid;
 
-use crate::records::VmRecord;
+use crate::records::{DiskRecord, VmRecord};
 
 /// The length of the parts by which names are found, in bytes. A shorter part of a name is in most
 /// names of a site.
@@ -148,14 +148,20 @@ pub struct Sums {
 }
 
 impl Sums {
-    fn of(vm: &VmRecord, power: Option<PowerState>) -> Self {
+    /// What a VM adds to a facet: in a datastore only the disks that are there count.
+    fn of(vm: &VmRecord, power: Option<PowerState>, facet: &Facet) -> Self {
+        let is_counted = |disk: &&DiskRecord| match facet {
+            Facet::Datastore(datastore) => vm.datastore_of(disk) == *datastore,
+            _ => true,
+        };
+        let disks = || vm.hardware.disks.iter().filter(is_counted);
         let memory = u128::from(vm.hardware.memory.bytes());
         let is_on = power.is_some_and(|power| power.is_on() && power != PowerState::Unknown);
         Self {
             placed_bytes: if vm.is_run() { memory } else { 0 },
             running_bytes: if is_on { memory } else { 0 },
-            disk_bytes: vm.hardware.disks.iter().map(|disk| u128::from(disk.size.bytes())).sum(),
-            volumes: vm.hardware.disks.iter().filter(|disk| disk.volume.is_some()).count(),
+            disk_bytes: disks().map(|disk| u128::from(disk.size.bytes())).sum(),
+            volumes: disks().filter(|disk| disk.volume.is_some()).count(),
         }
     }
 
@@ -179,7 +185,8 @@ struct Counted {
     member: Member,
     is_holder: bool,
     facets: Vec<Facet>,
-    sums: Sums,
+    /// What it adds to each facet that is summed.
+    sums: Vec<(Facet, Sums)>,
 }
 
 /// VMs by their facets.
@@ -223,7 +230,10 @@ impl Catalog {
     pub fn count(&mut self, id: &str, vm: Option<&VmRecord>, power: Option<PowerState>) {
         let facets = vm.map(|vm| facets_of(vm, power)).unwrap_or_default();
         let is_holder = vm.is_some_and(|vm| vm.holds_volume);
-        let sums = vm.map(|vm| Sums::of(vm, power)).unwrap_or_default();
+        let summed = facets.iter().filter(|facet| facet.is_summed());
+        let sums: Vec<_> = vm.map_or_else(Vec::new, |vm| {
+            summed.map(|facet| (facet.clone(), Sums::of(vm, power, facet))).collect()
+        });
         let before = self.counted.remove(id);
         let is_same = |before: &Counted| {
             before.facets == facets
@@ -231,9 +241,9 @@ impl Catalog {
                 && vm.is_some_and(|vm| *before.member.name == *vm.name.as_str())
         };
         if let Some(before) = &before {
-            for facet in before.facets.iter().filter(|facet| facet.is_summed()) {
+            for (facet, sums) in &before.sums {
                 if let Some(known) = self.sums.get_mut(facet) {
-                    known.take(&before.sums);
+                    known.take(sums);
                 }
             }
             if !is_same(before) {
@@ -244,8 +254,8 @@ impl Catalog {
             self.sums.retain(|facet, _| self.members.contains_key(facet));
             return;
         };
-        for facet in facets.iter().filter(|facet| facet.is_summed()) {
-            self.sums.entry(facet.clone()).or_default().add(&sums);
+        for (facet, added) in &sums {
+            self.sums.entry(facet.clone()).or_default().add(added);
         }
         let counted = match before {
             Some(before) if is_same(&before) => Counted { sums, ..before },
@@ -281,12 +291,8 @@ impl Facet {
 }
 
 fn facets_of(vm: &VmRecord, power: Option<PowerState>) -> Vec<Facet> {
-    let mut facets = vec![
-        Facet::Any,
-        Facet::Host(vm.host),
-        Facet::Datastore(vm.datastore),
-        Facet::Encrypted(vm.hardware.encrypted()),
-    ];
+    let mut facets = vec![Facet::Any, Facet::Host(vm.host), Facet::Encrypted(vm.hardware.encrypted())];
+    facets.extend(vm.datastores().into_iter().map(Facet::Datastore));
     facets.extend(power.map(Facet::Power));
     facets.extend(vm.policy.map(Facet::Policy));
     facets.extend(vm.folder.map(Facet::Folder));

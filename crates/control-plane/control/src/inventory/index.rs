@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use strongroom_api::Name;
@@ -17,11 +18,11 @@ use super::catalog::{Catalog, Facet, Member, Members, Sums};
 use super::table::{Row, Table};
 use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
-    AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastoreRecord,
-    DeliveryRecord, EmergencyRecord, Entrance, FolderRecord, GrantRecord, GroupGrantRecord, GroupRecord,
-    HostRecord, IdentityProviderRecord, Named, NetworkRecord, ObservedRecord, OutsideSessionRecord, Place,
-    PlacementGroupRecord, PolicyRecord, RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord,
-    TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
+    AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastorePaths,
+    DatastoreRecord, DeliveryRecord, DiskRecord, EmergencyRecord, Entrance, FolderRecord, GrantRecord,
+    GroupGrantRecord, GroupRecord, HostRecord, IdentityProviderRecord, Named, NetworkRecord, ObservedRecord,
+    OutsideSessionRecord, Place, PlacementGroupRecord, PolicyRecord, RecipientRecord, Record, RequestRecord,
+    RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -249,7 +250,7 @@ impl Index {
         self.vms_with(&Facet::Host(host))
     }
 
-    /// The VMs in a datastore.
+    /// The VMs with a volume in a datastore.
     pub fn vms_in(&self, datastore: DatastoreId) -> impl Iterator<Item = &Row<VmRecord>> {
         self.vms_with(&Facet::Datastore(datastore))
     }
@@ -314,6 +315,27 @@ impl Index {
     /// The datastore of a VM.
     pub fn datastore_of(&self, vm: &VmRecord) -> Option<&Row<DatastoreRecord>> {
         self.datastores.get(&vm.datastore.to_string())
+    }
+
+    /// The datastores of disks of a VM that are not in its own.
+    pub fn other_datastores_of(&self, vm: &VmRecord) -> Vec<&Row<DatastoreRecord>> {
+        let others = vm.datastores().into_iter().filter(|id| *id != vm.datastore);
+        others.filter_map(|id| self.datastores.get(&id.to_string())).collect()
+    }
+
+    /// The paths of a VM's datastores on a host; `None` if it does not reach all of them.
+    pub fn paths_of(&self, vm: &VmRecord, host: Uuid) -> Option<DatastorePaths> {
+        let path_of = |id: DatastoreId| {
+            let mount = self.datastores.get(&id.to_string())?.on(host)?;
+            Some(PathBuf::from(&mount.path))
+        };
+        DatastorePaths::of(vm, path_of)
+    }
+
+    /// The name of a disk's datastore, or its id if it is not known any more.
+    pub fn datastore_name_of(&self, vm: &VmRecord, disk: &DiskRecord) -> String {
+        let id = vm.datastore_of(disk).to_string();
+        self.datastores.get(&id).map_or(id, |found| found.name.to_string())
     }
 
     /// The host of a VM.

@@ -1,18 +1,20 @@
 //! The hardware of a VM in the inventory, and its conversion for hosts.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use strongroom_api::Name;
 use strongroom_api::vm::{Boot, BootDevice, Cdrom, Nic, NicBackend};
 use strongroom_host::protocol;
 use strongroom_host::protocol::{DiskKey, KnownVolume};
-use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
+use strongroom_types::{DatastoreId, IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::{
     Board, Cpus, DiskBecomes, DiskFrontend, DiskKind, DiskName, Firmware, Growth, MemorySize, VmName,
     rounded_memory,
 };
 use uuid::Uuid;
+
+use super::paths::DatastorePaths;
 
 /// The name of the cloud-init disk, which no other disk may have.
 pub const SEED: &str = "seed";
@@ -96,6 +98,13 @@ pub struct DiskRecord {
     /// The limits of its requests.
     #[serde(default, skip_serializing_if = "IoLimits::is_none")]
     pub limits: IoLimits,
+    /// The datastore that its volume is in, if that is not the VM's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<DatastoreId>,
+    /// The datastore that it has just moved from, until its host has taken the copy of its volume.
+    /// Until then the VM does not start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moves_from: Option<DatastoreId>,
 }
 
 /// The key of a disk.
@@ -184,7 +193,11 @@ impl DiskSealing {
 
 impl DiskRecord {
     /// Converts it for a host; `None` while its key does not exist.
-    pub fn told(&self) -> Option<protocol::Disk> {
+    pub fn told(&self, paths: &DatastorePaths) -> Option<protocol::Disk> {
+        let place = match self.datastore {
+            None => None,
+            Some(datastore) => Some(paths.place(datastore)?),
+        };
         Some(protocol::Disk {
             name: self.name.clone(),
             size_bytes: self.size,
@@ -196,6 +209,7 @@ impl DiskRecord {
             least_generation: self.least_generation,
             volume: self.volume.filter(|_| self.pinned),
             limits: self.limits,
+            place,
         })
     }
 }
@@ -284,6 +298,11 @@ impl Hardware {
     /// The disks that are not encrypted, or not as a whole.
     pub fn clear_disks(&self) -> impl Iterator<Item = &DiskRecord> {
         self.disks.iter().filter(|disk| !disk.sealing.is_sealed())
+    }
+
+    /// The disk whose copy its host has not taken yet, after a move.
+    pub fn unsettled(&self) -> Option<&DiskRecord> {
+        self.disks.iter().find(|disk| disk.moves_from.is_some())
     }
 
     /// The disk that is half clear.
@@ -388,18 +407,18 @@ impl Hardware {
     }
 
     /// Converts it for a host; `None` while a key does not exist.
-    pub fn told(&self, id: VmId, name: VmName, datastore: PathBuf) -> Option<protocol::VmSpec> {
+    pub fn told(&self, id: VmId, name: VmName, paths: &DatastorePaths) -> Option<protocol::VmSpec> {
         Some(protocol::VmSpec {
             id,
             name,
             directory: None,
-            datastore,
+            datastore: paths.own().to_owned(),
             board: self.board.clone(),
             cpus: self.cpus,
             memory_bytes: self.memory,
             growth: self.growth,
             firmware: self.firmware,
-            disks: self.disks.iter().map(DiskRecord::told).collect::<Option<_>>()?,
+            disks: self.disks.iter().map(|disk| disk.told(paths)).collect::<Option<_>>()?,
             limits: self.limits,
             nics: self.nics.iter().map(nic_told).collect::<Option<_>>()?,
             tpm: self.tpm,
@@ -442,6 +461,8 @@ impl Hardware {
             volume_name: None,
             shares_with: Vec::new(),
             limits: disk.limits,
+            datastore: disk.place.as_ref().map(|place| place.datastore),
+            moves_from: None,
         };
         Ok(Self {
             board: spec.board.clone(),

@@ -45,6 +45,7 @@ mod group;
 mod hardware;
 mod identity;
 mod network;
+mod paths;
 mod recipient;
 mod schedule;
 mod task;
@@ -60,6 +61,7 @@ pub use group::{GroupMember, GroupRecord, GroupState};
 pub use hardware::{DiskRecord, DiskSealing, Hardware, NicSet, Sizes};
 pub use identity::IdentityProviderRecord;
 pub use network::{NetworkRecord, OnBridge};
+pub use paths::DatastorePaths;
 pub use schedule::{
     CryptoperiodRecord, Deletion, MadeSnapshot, RenewalStage, RuleRecord, RuleStage, ScheduleRecord,
 };

@@ -11,7 +11,8 @@ use strongroom_host::protocol::{
     OperationId, RunningMachine, SnapshotChange, TicketId,
 };
 use strongroom_types::{
-    IoLimits, KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeId, VolumeSize,
+    DatastoreId, IoLimits, KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeId,
+    VolumeSize,
 };
 use uuid::Uuid;
 
@@ -244,6 +245,33 @@ pub enum Work {
         /// How often the host has failed.
         #[serde(default)]
         failures: u32,
+    },
+    /// Copy a disk to another datastore. With the end of that the inventory says that it is there.
+    MoveDisk {
+        /// The disk.
+        disk: DiskName,
+        /// The datastore.
+        to: DatastoreId,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Have the host take the copy of a disk that has moved, and delete the former volume.
+    TakeDisk {
+        /// The disk.
+        disk: DiskName,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Have the host remove the copy of a disk that does not move.
+    UndoMoveDisk {
+        /// The disk.
+        disk: DiskName,
+        /// The datastore that it does not move to.
+        to: DatastoreId,
+        /// Why it does not move; absent if it was cancelled.
+        problem: Option<Problem>,
     },
     /// Limit the requests of a disk, or of all disks together.
     Limit {
@@ -648,6 +676,14 @@ impl Work {
         }
     }
 
+    /// The datastore that it moves a disk to.
+    pub fn disk_target(&self) -> Option<DatastoreId> {
+        match self {
+            Self::MoveDisk { to, .. } | Self::UndoMoveDisk { to, .. } => Some(*to),
+            _ => None,
+        }
+    }
+
     /// The disk whose image it waits for.
     pub fn awaited_image(&self) -> Option<Name> {
         match self {
@@ -716,6 +752,7 @@ impl Work {
             | Self::AddDisk { .. }
             | Self::RemoveDisk { .. }
             | Self::ResizeDisk { .. }
+            | Self::MoveDisk { .. }
             | Self::Limit { .. }
             | Self::SealDisk { .. }
             | Self::ChangeSnapshots { .. }
@@ -732,6 +769,8 @@ impl Work {
             | Self::AwaitRunning
             | Self::UndoStart
             | Self::UndoSetNics { .. }
+            | Self::TakeDisk { .. }
+            | Self::UndoMoveDisk { .. }
             | Self::UndoSetSizes { .. }
             | Self::UndoAddDisk { .. }
             | Self::RecordSeal { .. }

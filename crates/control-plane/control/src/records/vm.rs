@@ -1,7 +1,6 @@
 //! A VM: its desired state, and its host's last report.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_api::vm::{DesiredPower, Lifecycle, Notes, PowerState, RestartPolicy, Tag};
@@ -12,7 +11,8 @@ use strongroom_host::protocol::{
 use strongroom_types::{DatastoreId, KeyRequestId, ProviderName, SnapshotId, VmId};
 use uuid::Uuid;
 
-use super::hardware::Hardware;
+use super::hardware::{DiskRecord, Hardware};
+use super::paths::DatastorePaths;
 
 /// The desired state of a VM. It is recorded before anything is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +139,22 @@ impl VmRecord {
         self.name = name.clone();
     }
 
+    /// The datastore of one of its disks.
+    pub fn datastore_of(&self, disk: &DiskRecord) -> DatastoreId {
+        disk.datastore.unwrap_or(self.datastore)
+    }
+
+    /// The datastores that its volumes are in: its own, and those of disks that are elsewhere.
+    pub fn datastores(&self) -> BTreeSet<DatastoreId> {
+        let others = self.hardware.disks.iter().flat_map(|disk| [disk.datastore, disk.moves_from]);
+        std::iter::once(self.datastore).chain(others.flatten()).collect()
+    }
+
+    /// A disk of it that is in another datastore.
+    pub fn disk_elsewhere(&self) -> Option<&DiskRecord> {
+        self.hardware.disks.iter().find(|disk| disk.datastore.is_some())
+    }
+
     /// Its kind: a VM, or a volume.
     pub fn kind(&self) -> ObjectKind {
         if self.holds_volume { ObjectKind::Volume } else { ObjectKind::Vm }
@@ -188,14 +204,14 @@ impl VmRecord {
     }
 
     /// Converts it for its host; `None` while a key does not exist.
-    pub fn told(&self, datastore: &Path) -> Option<VmSpec> {
+    pub fn told(&self, paths: &DatastorePaths) -> Option<VmSpec> {
         // A name of the API is valid in the protocol: the same characters, the same length.
         let name = self.name.as_str().parse().ok()?;
         let directory = match &self.directory {
             Some(directory) => Some(directory.as_str().parse().ok()?),
             None => None,
         };
-        let spec = self.hardware.told(self.id, name, PathBuf::from(datastore))?;
+        let spec = self.hardware.told(self.id, name, paths)?;
         let (policy, holds_volume, lineage) = (self.policy, self.holds_volume, self.lineage());
         Some(VmSpec { directory, policy, holds_volume, lineage, ..spec })
     }

@@ -104,6 +104,7 @@ mod tests {
             datastore::RebuildDatastore,
             vm::RegisterVm,
             vm::ResizeDisk,
+            vm::MoveDisk,
             vm::RevertVm,
             vm::RotateKey,
             vm::SetCryptoperiod,

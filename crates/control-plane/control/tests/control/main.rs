@@ -12,6 +12,7 @@ mod client_keys;
 mod clusters;
 mod data_keys;
 mod descriptions;
+mod disk_moves;
 mod disk_statistics;
 mod emergency;
 mod fuzz;

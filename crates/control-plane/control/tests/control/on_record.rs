@@ -140,7 +140,10 @@ fn disks(log: &mut Recorded) {
     log.call("vm_resize_disk", &["web1", "disk1"], &json!({ "size_bytes": 2 << 20 }));
     log.call("vm_limit_disk", &["web1", "disk1"], &json!({ "limits": { "iops": { "per_second": 2000 } } }));
     log.call("vm_limit", &["web1"], &json!({ "limits": {} }));
+    log.call("datastore_add", &[], &json!({ "name": "fast", "path": "/srv/fast", "host": "host1" }));
+    log.call("vm_move_disk", &["web1", "disk1"], &json!({ "datastore": "fast" }));
     log.call("vm_remove_disk", &["web1", "disk1"], &json!({}));
+    log.call("datastore_remove", &["fast"], &json!({}));
     log.call("vm_encrypt_disk", &["clear1", "disk0"], &json!({}));
     log.call("vm_decrypt_disk", &["clear1", "disk0"], &json!({}));
     log.call("vm_import_disk", &["web1", "disk0"], &json!({ "ticket": "07".repeat(16) }));

@@ -1,4 +1,4 @@
-//! Adding, removing, growing, limiting, encrypting and decrypting a disk of a VM.
+//! Adding, removing, growing, limiting, encrypting, decrypting and moving a disk of a VM.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use strongroom_types::{IoLimits, VmId, VolumeSize};
 use strongroom_vm::{DiskName, VmName, boot_without_disk};
 
 use super::problem::Problem;
-use super::spec::{Disk, DiskKey, VmSpec};
+use super::spec::{Disk, DiskKey, DiskPlace, VmSpec};
 
 /// A change of a disk, for a running VM or one that is off. A part that is already done is left as
 /// it is, so that a request can be repeated.
@@ -54,6 +54,8 @@ pub enum DiskChange {
         /// The place for its files.
         to: HeldVolume,
     },
+    /// One step of a move of a disk to another datastore, while the VM is off.
+    Move(DiskMove),
     /// Completes the encryption or decryption of a half-clear disk
     /// ([`DiskKey::HalfClear`]), with its snapshots; with the only key, that of the VM's own
     /// volumes, too, for which the VM must be off. After a failure or a kill the disk is half
@@ -62,6 +64,52 @@ pub enum DiskChange {
         /// The disk.
         disk: DiskName,
     },
+}
+
+/// A step of a move of a disk to another datastore. Between the steps the inventory says where the
+/// disk lies: the VM's configuration has its place before the inventory's decision at the first
+/// step, and the one after it at the second.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskMove {
+    /// The disk.
+    pub disk: DiskName,
+    /// Where it lies before the move: the VM's own datastore if none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<DiskPlace>,
+    /// Where it is to lie.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<DiskPlace>,
+    /// The step.
+    pub step: MoveStep,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MoveStep {
+    /// The volume is copied, complete and durable. It stays the VM's.
+    Copy,
+    /// The copy is the VM's from now on, and the former volume is deleted.
+    Take,
+    /// The copy is removed. The volume stays the VM's.
+    Abandon,
+}
+
+impl DiskMove {
+    /// The VM's configuration with the disk where it lies before the move.
+    pub fn before(&self, spec: &VmSpec) -> VmSpec {
+        let mut before = spec.clone();
+        before.put(&self.disk, self.from.as_ref());
+        before
+    }
+
+    /// The VM's configuration with the disk where it is to lie.
+    pub fn after(&self, spec: &VmSpec) -> VmSpec {
+        let mut after = spec.clone();
+        after.put(&self.disk, self.to.as_ref());
+        after
+    }
 }
 
 /// The place of a volume that no VM has: the directory of its holder, which is like a VM's.
@@ -91,8 +139,23 @@ impl DiskChange {
             Self::Remove { disk }
             | Self::Resize { disk, .. }
             | Self::Unbind { disk, .. }
-            | Self::Seal { disk } => Some(disk),
+            | Self::Seal { disk }
+            | Self::Move(DiskMove { disk, .. }) => Some(disk),
             Self::Limit { disk, .. } => disk.as_ref(),
+        }
+    }
+
+    /// All directories that volumes of the VM are in, before the change or after it.
+    pub fn directories(&self, spec: &VmSpec) -> Vec<PathBuf> {
+        match self {
+            Self::Move(moved) => {
+                let mut all = moved.before(spec).directories();
+                all.extend(moved.after(spec).directories_elsewhere());
+                all.sort();
+                all.dedup();
+                all
+            }
+            _ => spec.directories(),
         }
     }
 
@@ -135,7 +198,10 @@ impl DiskChange {
             (Self::Limit { disk: None, limits }, _) => changed.limit(None, *limits),
             (Self::Limit { disk: Some(disk), limits }, Some(_)) => changed.limit(Some(disk), *limits),
             (
-                Self::Resize { disk, .. } | Self::Seal { disk } | Self::Limit { disk: Some(disk), .. },
+                Self::Resize { disk, .. }
+                | Self::Seal { disk }
+                | Self::Limit { disk: Some(disk), .. }
+                | Self::Move(DiskMove { disk, .. }),
                 None,
             ) => {
                 return Err(Problem::new("no_such_disk", format!("VM {} has no disk {disk}", spec.name)));
@@ -147,6 +213,12 @@ impl DiskChange {
                     return Err(Problem::new("bad_spec", message));
                 }
                 changed.disks[at].size_bytes = *size_bytes;
+            }
+            (Self::Move(moved), Some(_)) => {
+                changed = match moved.step {
+                    MoveStep::Copy | MoveStep::Abandon => moved.before(&changed),
+                    MoveStep::Take => moved.after(&changed),
+                };
             }
             (Self::Seal { disk }, Some(at)) => {
                 changed.has_own_volumes_like(disk)?;

@@ -58,7 +58,7 @@ mod ticket;
 mod volume_reading;
 
 pub use change::{Change, ChangedObject, Changes, Epoch};
-pub use disk_change::{DiskChange, HeldVolume};
+pub use disk_change::{DiskChange, DiskMove, HeldVolume, MoveStep};
 pub use dump::{Dump, GuestEnd};
 pub use grant::Grant;
 pub use host::{
@@ -79,7 +79,7 @@ pub use operation::{
 pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
 pub use snapshot::{Contents, NewVmSnapshot, SnapshotChange, VmSnapshot, VmSnapshots};
-pub use spec::{Disk, DiskKey, KnownVolume, Lineage, Origin, SpecError, VmSpec};
+pub use spec::{Disk, DiskKey, DiskPlace, KnownVolume, Lineage, Origin, SpecError, VmSpec, disks_elsewhere};
 pub use statistics::{DiskStatistics, VmStatistics};
 /// How a running VM's memory passes.
 pub use strongroom_hypervisor::qmp::MigrationSettings;
@@ -90,8 +90,8 @@ pub use strongroom_vm::{
 };
 pub use term::{
     FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_CAPABILITIES, FORMAT_WITH_CLUSTERS, FORMAT_WITH_DIRECTORIES,
-    FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES, FORMAT_WITH_MOVES, FORMAT_WITH_TERMS,
-    FORMAT_WITH_VM_READINGS, FORMATS, TERM_HEADER, Term,
+    FORMAT_WITH_DISK_PLACES, FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES, FORMAT_WITH_MOVES,
+    FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, TERM_HEADER, Term,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GUEST_PROTOCOL, GuestHello, GuestPort, GuestWelcome, Ticket, TicketId,

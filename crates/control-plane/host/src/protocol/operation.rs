@@ -14,7 +14,7 @@ use super::names::{HandoverId, OperationId, VmGeneration};
 use super::problem::Problem;
 use super::snapshot::{NewVmSnapshot, SnapshotChange};
 use super::spec::VmSpec;
-use super::term::{FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES};
+use super::term::{FORMAT_WITH_DISK_PLACES, FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES};
 use super::ticket::TicketId;
 
 /// A request for an operation on a VM. Operations on one VM run in the order in which they arrived;
@@ -333,6 +333,9 @@ impl OperationKind {
         }
         if self.is_of_live_move() {
             return FORMAT_WITH_LIVE_MOVES;
+        }
+        if let Self::ChangeDisk { change: DiskChange::Move(_), .. } = self {
+            return FORMAT_WITH_DISK_PLACES;
         }
         let origin = match self {
             Self::Create { from: Some(from), .. } => Some(&from.spec),

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use strongroom_datastore::file::DISKS_PREFIX;
 use strongroom_datastore::file::storage::cluster_of;
-use strongroom_types::{IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
+use strongroom_types::{DatastoreId, IoLimits, KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::limits::{DISKS_MAX, NICS_MAX};
 use strongroom_vm::{
     Board, BootDevice, BootError, Bootable, Cpus, DirectKernel, DiskBecomes, DiskFrontend, DiskKind,
@@ -18,7 +19,9 @@ use uuid::Uuid;
 use super::operation::VolumeFacts;
 use super::own_volume::is_reserved;
 use super::problem::Problem;
-use super::term::{FORMAT_WITH_CAPABILITIES, FORMAT_WITH_DIRECTORIES, FORMAT_WITH_HOT_PLUG, FORMATS};
+use super::term::{
+    FORMAT_WITH_CAPABILITIES, FORMAT_WITH_DIRECTORIES, FORMAT_WITH_DISK_PLACES, FORMAT_WITH_HOT_PLUG, FORMATS,
+};
 
 /// The configuration of a VM. Nothing here is secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,7 +123,7 @@ impl Lineage {
     }
 }
 
-/// A disk: a volume in the VM's directory.
+/// A disk: a volume in the VM's directory, or in another datastore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
@@ -152,6 +155,27 @@ pub struct Disk {
     /// The limits of its requests.
     #[serde(default, skip_serializing_if = "IoLimits::is_none")]
     pub limits: IoLimits,
+    /// The datastore that its volume is in, if that is not the VM's. Only the control plane decides
+    /// this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<DiskPlace>,
+}
+
+/// A datastore other than its VM's, with a disk of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskPlace {
+    /// The datastore, whatever host sees it.
+    pub datastore: DatastoreId,
+    /// Its directory as this host sees it.
+    pub path: PathBuf,
+}
+
+impl DiskPlace {
+    /// The directory of a VM's volumes there.
+    pub fn directory_of(&self, vm: VmId) -> PathBuf {
+        disks_elsewhere(&self.path, vm)
+    }
 }
 
 /// One of a VM's own volumes that the control plane knows. Another volume is not opened in its
@@ -253,8 +277,50 @@ impl VmSpec {
         self.datastore.join(self.directory_name().as_str())
     }
 
+    /// The directories of its volumes in datastores other than its own, each once.
+    pub fn directories_elsewhere(&self) -> BTreeSet<PathBuf> {
+        self.places().map(|place| place.directory_of(self.id)).collect()
+    }
+
+    /// All directories that its volumes are in: its own first.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        std::iter::once(self.directory()).chain(self.directories_elsewhere()).collect()
+    }
+
+    /// The datastores with disks of it, other than its own; one with two disks comes twice.
+    pub fn places(&self) -> impl Iterator<Item = &DiskPlace> {
+        self.disks.iter().filter_map(|disk| disk.place.as_ref())
+    }
+
+    /// Replaces the paths of its datastores. `path_of` has those of this host; the path of a
+    /// datastore that it does not know stays.
+    pub fn place(&mut self, datastore: PathBuf, path_of: impl Fn(DatastoreId) -> Option<PathBuf>) {
+        self.datastore = datastore;
+        for place in self.disks.iter_mut().filter_map(|disk| disk.place.as_mut()) {
+            if let Some(path) = path_of(place.datastore) {
+                place.path = path;
+            }
+        }
+    }
+
+    /// The same without the paths of its datastores, which differ from host to host.
+    #[must_use]
+    pub fn without_paths(mut self) -> Self {
+        self.place(PathBuf::from("/"), |_| Some(PathBuf::from("/")));
+        self
+    }
+
+    /// Puts a disk into a datastore: its own if none is named.
+    pub fn put(&mut self, disk: &DiskName, place: Option<&DiskPlace>) {
+        let found = self.disks.iter_mut().filter(|known| known.name == *disk);
+        found.for_each(|known| known.place = place.cloned());
+    }
+
     /// The oldest format of requests that can have it.
     pub fn least_format(&self) -> u32 {
+        if self.places().next().is_some() {
+            return FORMAT_WITH_DISK_PLACES;
+        }
         if self.board.is_pinned() {
             return FORMAT_WITH_CAPABILITIES;
         }
@@ -272,9 +338,11 @@ impl VmSpec {
         self.directory.as_ref().unwrap_or(&self.name)
     }
 
-    /// The directory of a disk's volume.
-    pub fn volume_path(&self, disk: &DiskName) -> PathBuf {
-        self.directory().join(disk.as_str())
+    /// The directory of a volume: a disk's, or one of its own. Nothing else says where one lies.
+    pub fn volume_path(&self, name: &DiskName) -> PathBuf {
+        let place = self.disk(name).and_then(|disk| disk.place.as_ref());
+        let directory = place.map_or_else(|| self.directory(), |place| place.directory_of(self.id));
+        directory.join(name.as_str())
     }
 
     /// The files of the host that it boots from.
@@ -475,6 +543,7 @@ impl VmSpec {
     pub fn check(&self) -> Result<(), SpecError> {
         in_field("datastore", check_host_path(&self.datastore))?;
         self.check_tpm_place()?;
+        self.check_places()?;
         in_field("machine_type", self.board.check())?;
         in_field("cpus", self.cpus.check())?;
         in_field("growth", self.growth.check(self.cpus, self.memory_bytes))?;
@@ -512,6 +581,16 @@ impl VmSpec {
         Ok(())
     }
 
+    fn check_places(&self) -> Result<(), SpecError> {
+        for (disk, place) in self.disks.iter().filter_map(|disk| Some((disk, disk.place.as_ref()?))) {
+            in_field("disks", check_host_path(&place.path))?;
+            if disk.kind == DiskKind::Swap {
+                return wrong("disks", format!("{} is for swap, and lies in the VM's datastore", disk.name));
+            }
+        }
+        Ok(())
+    }
+
     fn check_disks(&self) -> Result<(), SpecError> {
         if self.disks.len() + usize::from(self.seed) > DISKS_MAX {
             return wrong("disks", format!("a VM has at most {DISKS_MAX} disks"));
@@ -543,6 +622,12 @@ impl VmSpec {
             None => Ok(()),
         }
     }
+}
+
+/// The directory of a VM's disks in a datastore other than its own. No VM and no volume of its own
+/// can have this name: hidden names are the datastore's.
+pub fn disks_elsewhere(datastore: &Path, vm: VmId) -> PathBuf {
+    datastore.join(format!("{DISKS_PREFIX}{vm}"))
 }
 
 fn wrong(field: &str, reason: impl ToString) -> Result<(), SpecError> {
@@ -644,6 +729,32 @@ mod tests {
         assert_eq!(spec.least_format(), FORMAT_WITH_CAPABILITIES);
         let text = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<VmSpec>(&text).unwrap(), spec);
+    }
+
+    #[test]
+    fn a_disk_lies_where_the_control_plane_says() {
+        let mut spec = spec();
+        let (first, second) = (spec.disks[0].name.clone(), spec.disks[1].name.clone());
+        assert_eq!(spec.directories(), [Path::new("/srv/ds/web1")]);
+        let place = DiskPlace { datastore: DatastoreId::random(), path: "/srv/fast".into() };
+        spec.put(&second, Some(&place));
+        spec.check().unwrap();
+        assert_eq!(spec.least_format(), FORMAT_WITH_DISK_PLACES);
+        let there = PathBuf::from(format!("/srv/fast/.strongroom-disks-{}", spec.id));
+        assert_eq!(spec.volume_path(&second), there.join("disk1"));
+        assert_eq!(spec.volume_path(&first), Path::new("/srv/ds/web1/disk0"));
+        assert_eq!(spec.directories(), [PathBuf::from("/srv/ds/web1"), there]);
+        let text = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<VmSpec>(&text).unwrap(), spec);
+        // Another host sees the datastores elsewhere, and knows them by their ids.
+        let mut other = spec.clone();
+        other.place("/mnt/ds".into(), |id| (id == place.datastore).then(|| "/mnt/fast".into()));
+        assert!(other.volume_path(&second).starts_with("/mnt/fast"));
+        assert_eq!(other.without_paths(), spec.clone().without_paths());
+        spec.put(&second, Some(&DiskPlace { path: "/srv/../fast".into(), ..place }));
+        assert_eq!(spec.check().unwrap_err().field, "disks");
+        spec.put(&second, None);
+        assert_eq!(spec, self::spec());
     }
 
     #[test]

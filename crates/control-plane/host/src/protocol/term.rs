@@ -24,7 +24,8 @@ pub const FORMAT_HEADER: &str = "strongroom-format";
 /// | 6 | [`Board::machine_type`](super::Board::machine_type), [`Board::processor`](super::Board::processor); `capabilities` in [`Host`](super::Host) |
 /// | 7 | [`DatastoreRequest::ceph`](super::DatastoreRequest::ceph), [`FencingRequest`](super::FencingRequest); `boot_id` in [`Host`](super::Host) |
 /// | 8 | [`OperationKind::Offer`](super::OperationKind::Offer), `Receive`, `Send`, `TakeUp` and `Settle` |
-pub const FORMATS: Formats = Formats { oldest: 1, newest: 8 };
+/// | 9 | [`Disk::place`](super::Disk::place), [`DiskChange::Move`](super::DiskChange::Move) |
+pub const FORMATS: Formats = Formats { oldest: 1, newest: 9 };
 
 /// The formats of a host that does not state any.
 pub const FIRST_FORMATS: Formats = Formats { oldest: 1, newest: 1 };
@@ -52,6 +53,9 @@ pub const FORMAT_WITH_CLUSTERS: u32 = 7;
 
 /// The first format in which a VM moves between hosts while it runs.
 pub const FORMAT_WITH_LIVE_MOVES: u32 = 8;
+
+/// The first format in which disks of a VM are in several datastores.
+pub const FORMAT_WITH_DISK_PLACES: u32 = 9;
 
 /// The number of a control plane's run. Each run of a control plane has a greater one than all runs
 /// before it. A host takes orders of the greatest term that it has seen, and refuses those of a

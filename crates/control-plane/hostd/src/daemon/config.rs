@@ -133,6 +133,11 @@ impl HostConfig {
         strongroom_files::replace(&file, &text)
     }
 
+    /// Returns the directory of the datastore with this id.
+    pub fn path_of(&self, id: DatastoreId) -> Option<PathBuf> {
+        self.datastores.iter().find(|datastore| datastore.id == id).map(|datastore| datastore.path.clone())
+    }
+
     /// Returns the datastore at this path.
     pub fn datastore(&self, path: &Path) -> Option<&DatastoreConfig> {
         self.datastores.iter().find(|datastore| datastore.path == path)

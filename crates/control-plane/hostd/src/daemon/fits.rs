@@ -4,18 +4,19 @@
 //!   run at the same time.
 //! - Processors are not compared: a guest with more of them than the host runs, but more slowly.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{cluster_of, is_gone};
-use strongroom_host::protocol::{Capabilities, DatastoreState, Disk, Problem, VmSpec};
+use strongroom_host::protocol::{Capabilities, Datastore, DatastoreState, Disk, Problem, VmSpec};
 use strongroom_hypervisor::QemuProgram;
 use strongroom_types::{VolumeSize, display_bytes};
 use strongroom_vm::Lack;
 
 use super::capacity;
-use super::config::DatastoreConfig;
+use super::config::{DatastoreConfig, HostConfig};
 use crate::checks::{Root, interfaces};
 
 /// Checks whether this host has the resources for a VM.
@@ -66,24 +67,55 @@ pub fn check_board(capabilities: &Capabilities, qemu: &QemuProgram, spec: &VmSpe
     })
 }
 
+/// Checks each datastore that a VM has disks in, as [`check_datastore`]. One that this host does
+/// not know is not checked.
+///
+/// # Errors
+/// Those of [`check_datastore`].
+pub fn check_datastores(config: &HostConfig, spec: &VmSpec) -> Result<(), Problem> {
+    datastores_of(config, spec).try_for_each(|used| check_datastore(used, spec))
+}
+
+/// Checks that each datastore that a VM has disks in is mounted.
+///
+/// # Errors
+/// `no_such_datastore`.
+pub fn check_mounted(config: &HostConfig, spec: &VmSpec) -> Result<(), Problem> {
+    datastores_of(config, spec).try_for_each(|used| must_be_mounted(used).map(drop))
+}
+
+fn datastores_of<'a>(config: &'a HostConfig, spec: &VmSpec) -> impl Iterator<Item = &'a DatastoreConfig> {
+    let paths: BTreeSet<&Path> = std::iter::once(&spec.datastore)
+        .chain(spec.places().map(|place| &place.path))
+        .map(PathBuf::as_path)
+        .collect();
+    config.datastores.iter().filter(move |used| paths.contains(used.path.as_path()))
+}
+
+fn must_be_mounted(used: &DatastoreConfig) -> Result<Datastore, Problem> {
+    let now = capacity::datastore(used);
+    match now.state {
+        DatastoreState::Missing => {
+            let (shown, why) = (used.path.display(), now.reason.unwrap_or_default());
+            let problem = Problem::new("no_such_datastore", format!("datastore {shown} is not there: {why}"));
+            Err(problem.with_next_step("mount the disk that it is on"))
+        }
+        DatastoreState::Full | DatastoreState::Ready => Ok(now),
+    }
+}
+
 /// Checks that a VM's datastore is mounted, can hold files as large as its disks, and has room for
 /// the space that new and grown disks allocate at once.
 ///
 /// # Errors
 /// `no_such_datastore` if its disk is not mounted; `file_too_large`; `no_space`.
 pub fn check_datastore(used: &DatastoreConfig, spec: &VmSpec) -> Result<(), Problem> {
-    let now = capacity::datastore(used);
+    let now = must_be_mounted(used)?;
     let shown = used.path.display();
-    match now.state {
-        DatastoreState::Missing => {
-            let why = now.reason.unwrap_or_default();
-            let problem = Problem::new("no_such_datastore", format!("datastore {shown} is not there: {why}"));
-            return Err(problem.with_next_step("mount the disk that it is on"));
-        }
-        DatastoreState::Full | DatastoreState::Ready => {}
-    }
     let mut wanted = 0;
-    for disk in &spec.disks {
+    let is_there =
+        |disk: &&Disk| disk.place.as_ref().map_or(&spec.datastore, |place| &place.path) == &used.path;
+    for disk in spec.disks.iter().filter(is_there) {
         let growth = growth_bytes(spec, disk);
         if growth > 0 && !can_hold(&used.path, disk.size_bytes) {
             let (name, vm, size) = (&disk.name, &spec.name, disk.size_bytes);

@@ -10,6 +10,7 @@ pub mod capacity;
 mod changes;
 mod clusters;
 pub mod config;
+mod disk_moves;
 mod fits;
 mod group;
 mod guest;
@@ -303,7 +304,8 @@ impl Hostd {
 
     /// Adds the VMs in a datastore, but those that have left.
     fn scan(&self, datastore: &Path) {
-        self.vms.scan(datastore, |vm| !self.residences.is_elsewhere(vm));
+        let config = self.config();
+        self.vms.scan(datastore, |id| config.path_of(id), |vm| !self.residences.is_elsewhere(vm));
     }
 
     fn config(&self) -> HostConfig {

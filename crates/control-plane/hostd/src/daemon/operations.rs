@@ -1,7 +1,7 @@
 //! Carries out operations.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_host::state_file::StateFile;
 use strongroom_host::vm_directory::{
-    StagedVm, VmRecord, delete_vm, has_handover, remove_handover, write_handover,
+    StagedVm, VmRecord, delete_disks_elsewhere, delete_vm, has_handover, remove_handover, write_handover,
 };
 use strongroom_host::vm_lock::VmLock;
 use strongroom_host::volume_facts::facts;
@@ -30,7 +30,7 @@ use tokio::task::spawn_blocking;
 use super::queue::{Failure, Job};
 use super::tickets::Image;
 use super::vms::{Kept, no_such_vm};
-use super::{Hostd, capacity, fits, group, link, live_moves, networks};
+use super::{Hostd, capacity, disk_moves, fits, group, link, live_moves, networks};
 use crate::boot_files;
 use crate::checks::{Root, crypto_safe};
 
@@ -91,6 +91,9 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::ChangeDisk { spec, change: change @ DiskChange::Seal { .. } } => {
             seal_disk(hostd, job, *spec, change).await
         }
+        OperationKind::ChangeDisk { spec, change: DiskChange::Move(moved) } => {
+            disk_moves::carry_out(hostd, job, *spec, moved).await
+        }
         OperationKind::ChangeDisk { spec, change } => change_disk(hostd, job, *spec, change).await,
         OperationKind::SetNics { spec, open } => set_nics(hostd, job, *spec, &open).await,
         OperationKind::SetSizes { spec } => set_sizes(hostd, job, *spec).await,
@@ -142,7 +145,8 @@ fn takes_half_clear(kind: &OperationKind) -> bool {
             | DiskChange::Resize { .. }
             | DiskChange::Limit { .. }
             | DiskChange::Bind { .. }
-            | DiskChange::Unbind { .. } => false,
+            | DiskChange::Unbind { .. }
+            | DiskChange::Move(_) => false,
         },
         OperationKind::Delete
         | OperationKind::DeleteDump { .. }
@@ -193,7 +197,7 @@ pub async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
         {
             fits::check_board(&capabilities, &qemu, &spec)?;
         }
-        config.datastore(&spec.datastore).map_or(Ok(()), |used| fits::check_datastore(used, &spec))
+        fits::check_datastores(&config, &spec)
     })
     .await?
 }
@@ -247,7 +251,9 @@ async fn reconfigure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcom
 /// Reads the configuration that a job has written.
 pub async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     let (directory, vm) = (spec.directory(), spec.id);
-    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(Problem::from)?;
+    let mut record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(Problem::from)?;
+    let config = hostd.config();
+    record.spec.place(spec.datastore.clone(), |id| config.path_of(id));
     match hostd.vms.get(vm) {
         // A revert of a VM that is off may put a memory back.
         Some(now) if !is_off(&now) || now.suspended == record.suspended => {
@@ -262,19 +268,34 @@ pub async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
 }
 
 async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
-    let places = match hostd.vms.get(vm) {
-        Some(_) => vec![off(hostd, vm)?.directory],
+    let config = hostd.config();
+    let known = hostd.vms.get(vm).map(|_| off(hostd, vm)).transpose()?;
+    let places = match &known {
+        Some(now) => vec![now.directory.clone()],
         // Includes the remains of a killed creation.
-        None => {
-            hostd.config().datastores.iter().map(|datastore| datastore.path.join(vm.to_string())).collect()
-        }
+        None => config.datastores.iter().map(|datastore| datastore.path.join(vm.to_string())).collect(),
     };
     let theirs = Arc::clone(hostd);
     blocking(move || {
         let _lock = VmLock::take(&theirs.run, vm, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
+        let spec = known.and_then(|now| now.spec);
+        let has_disks_in =
+            |path: &Path| spec.as_ref().is_none_or(|spec| spec.places().any(|place| place.path == path));
+        if let Some(spec) = &spec {
+            fits::check_mounted(&config, spec)?;
+        }
         places.iter().try_for_each(|place| {
             delete_vm(place.parent().unwrap_or(place), place, vm).map_err(Problem::from)
         })?;
+        for datastore in config.datastores.iter().map(|datastore| &datastore.path) {
+            match delete_disks_elsewhere(datastore, vm) {
+                // It has no disk there, but a move that was given up may have left something.
+                Err(error) if !has_disks_in(datastore) => {
+                    tracing::warn!("what is left of VM {vm} in {} stays: {error}", datastore.display());
+                }
+                deleted => deleted?,
+            }
+        }
         theirs.residences.forget(vm).map_err(Problem::system)
     })
     .await??;
@@ -342,8 +363,9 @@ async fn arrive(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, handover: Opti
             theirs.residences.arrive(vm, generation)?;
         }
         remove_handover(&directory)?;
-        // The present path of the datastore counts.
-        record.spec.datastore = spec.datastore;
+        // The present paths of the datastores count.
+        let path_of = |id| spec.places().find(|place| place.datastore == id).map(|place| place.path.clone());
+        record.spec.place(spec.datastore.clone(), path_of);
         Ok::<_, Problem>(record)
     })
     .await??;
@@ -536,9 +558,9 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
     hostd.check_spec(job.vm, &changed)?;
     hostd.check_boot_files(&changed)?;
     let takes_no_more = matches!(change, DiskChange::Bind { .. } | DiskChange::Unbind { .. });
-    if !takes_no_more && let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
-        let wanted = changed.clone();
-        blocking(move || fits::check_datastore(&used, &wanted)).await??;
+    if !takes_no_more {
+        let (config, wanted) = (hostd.config(), changed.clone());
+        blocking(move || fits::check_datastores(&config, &wanted)).await??;
     }
     if let DiskChange::Bind { disk, from } = &change {
         let to = spec.volume_path(&disk.name);
@@ -1074,9 +1096,19 @@ impl Hostd {
                 format!("the configuration is of VM {}, not of VM {vm}", spec.id),
             ));
         }
-        if self.config().datastore(&spec.datastore).is_none() {
-            let message = format!("this host has no datastore {}", spec.datastore.display());
-            return Err(Problem::new("no_such_datastore", message).with_next_step("add it to the host"));
+        let config = self.config();
+        let missing = |path: &Path| {
+            let message = format!("this host has no datastore {}", path.display());
+            Err(Problem::new("no_such_datastore", message).with_next_step("add it to the host"))
+        };
+        if config.datastore(&spec.datastore).is_none() {
+            return missing(&spec.datastore);
+        }
+        for place in spec.places() {
+            match config.datastore(&place.path) {
+                Some(used) if used.id == place.datastore => {}
+                Some(_) | None => return missing(&place.path),
+            }
         }
         match self.vms.get(vm).filter(|found| found.directory != spec.directory()) {
             Some(found) => {

@@ -1,7 +1,7 @@
 //! The VMs of this host: those in its datastores, and those that are not off.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_host::state_file::Off;
 use strongroom_host::vm_directory::VmRecord;
-use strongroom_types::{VmId, unix_seconds_now};
+use strongroom_types::{DatastoreId, VmId, unix_seconds_now};
 use tokio::sync::watch;
 
 use super::changes::ChangeLog;
@@ -56,8 +56,13 @@ impl Vms {
     }
 
     /// Adds the VMs that have a directory in a datastore and belong to this host. One that cannot
-    /// be read does not hide the others.
-    pub fn scan(&self, datastore: &Path, belongs: impl Fn(VmId) -> bool) {
+    /// be read does not hide the others. `path_of` has the directories of this host's datastores.
+    pub fn scan(
+        &self,
+        datastore: &Path,
+        path_of: impl Fn(DatastoreId) -> Option<PathBuf>,
+        belongs: impl Fn(VmId) -> bool,
+    ) {
         let names = match BY_PATH.open_directory(datastore).and_then(|opened| opened.names()) {
             Ok(names) => names,
             Err(errno) => {
@@ -71,8 +76,8 @@ impl Vms {
                 Ok(None) => {}
                 Ok(Some(record)) if !belongs(record.spec.id) => {}
                 Ok(Some(mut record)) => {
-                    // The present path of the datastore counts.
-                    record.spec.datastore = datastore.to_owned();
+                    // The present paths of the datastores count.
+                    record.spec.place(datastore.to_owned(), &path_of);
                     self.found(&directory, record);
                 }
                 Err(error) => tracing::warn!("{error}"),

@@ -66,7 +66,20 @@ pub async fn read(hostd: &Arc<Hostd>, request: ReadingsRequest) -> Result<Readin
 /// The directory of a volume. The VM's is the one that this host knows, never a name of a request.
 fn place_of(hostd: &Hostd, asked: &ReadingRequest) -> Result<PathBuf, Problem> {
     let vm = hostd.vms.get(asked.vm).ok_or_else(|| no_such_vm(asked.vm))?;
-    Ok(vm.directory.join(asked.disk.as_str()))
+    let Some(spec) = vm.spec.filter(|spec| spec.directory() == vm.directory) else {
+        return Ok(vm.directory.join(asked.disk.as_str()));
+    };
+    // No path in a VM's directory counts: a datastore is one of this host.
+    let config = hostd.config();
+    let place = spec.disk(&asked.disk).and_then(|disk| disk.place.as_ref());
+    match place.filter(|place| config.path_of(place.datastore).as_ref() != Some(&place.path)) {
+        None => Ok(spec.volume_path(&asked.disk)),
+        Some(place) => {
+            let message = format!("{} is in a datastore that this host does not have", asked.disk);
+            Err(Problem::new("no_such_datastore", message)
+                .with_next_step(format!("have it use datastore {}", place.datastore)))
+        }
+    }
 }
 
 fn read_one(place: PathBuf, question: VolumeQuestion) -> Result<Reading, Problem> {

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use strongroom_confine::cgroup_of;
 use strongroom_datastore::file::storage::cluster_of;
 use strongroom_host::protocol::{
-    CloneSource, Datastore, DatastoreState, DiskFrontend, DiskKey, Fencing, FencingRequest, NewVmSnapshot,
-    OperationKind, OperationOutcome, PowerState, SnapshotChange, StartOptions, VmSpec,
+    CloneSource, Datastore, DatastoreState, DiskChange, DiskFrontend, DiskKey, DiskMove, DiskPlace, Fencing,
+    FencingRequest, MoveStep, NewVmSnapshot, OperationKind, OperationOutcome, PowerState, SnapshotChange,
+    StartOptions, VmSpec,
 };
 use strongroom_test_peers::CephCluster;
 use strongroom_types::{CephClient, CephMount, CephPools, CephUser, DatastoreId, SnapshotId, VolumeSize};
@@ -98,6 +99,20 @@ impl Subject {
         self.done(OperationKind::ChangeSnapshots { spec: Box::new(self.spec.clone()), change });
     }
 
+    /// Moves a disk, as the control plane has it done.
+    fn move_disk(&mut self, at: usize, to: Option<&DiskPlace>) {
+        let disk = &self.spec.disks[at];
+        let (name, from) = (disk.name.clone(), disk.place.clone());
+        for step in [MoveStep::Copy, MoveStep::Take] {
+            if step == MoveStep::Take {
+                self.spec.put(&name, to);
+            }
+            let moved = DiskMove { disk: name.clone(), from: from.clone(), to: to.cloned(), step };
+            let change = DiskChange::Move(moved);
+            self.done(OperationKind::ChangeDisk { spec: Box::new(self.spec.clone()), change });
+        }
+    }
+
     /// The storage processes of the VM; hostd's own is no child of a starter.
     fn storage_processes(&self) -> Vec<u32> {
         let hostd = self.host.hostd_pid();
@@ -133,6 +148,42 @@ fn parent_of(pid: u32) -> Option<u32> {
 
 fn snapshot(name: &str) -> NewVmSnapshot {
     NewVmSnapshot::of_disks(SnapshotId::random(), name.parse().unwrap())
+}
+
+/// Its disks are on the cluster and in a directory, and move between the two.
+pub fn has_disks_elsewhere() {
+    let mut subject = Subject::new();
+    let first = snapshot("first");
+    subject.change(SnapshotChange::Create { snapshot: first });
+    let path = subject.host.path("ds");
+    let datastore = subject.host.try_look_at(&path).unwrap().id.unwrap();
+    let files = DiskPlace { datastore, path };
+    subject.move_disk(0, Some(&files));
+    assert!(subject.spec.volume_path(&subject.spec.disks[0].name).join("descriptor").exists());
+    let mut console = subject.start();
+    console.await_line("ready");
+    counts(&mut console, 1);
+    for pid in subject.storage_processes() {
+        kill(pid);
+    }
+    subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Running && vm.supervisor_deaths > 0);
+    let mut console = subject.host.console(&subject.spec);
+    counts(&mut console, 2);
+    subject.done(FORCED);
+
+    // All of its disks leave the cluster, and one comes back.
+    subject.move_disk(1, Some(&files));
+    let mut console = subject.start();
+    counts(&mut console, 3);
+    subject.done(FORCED);
+    subject.move_disk(0, None);
+    let mut console = subject.start();
+    counts(&mut console, 4);
+    subject.done(FORCED);
+    subject.host.assert_nowhere(MARKER);
+    subject.done(OperationKind::Delete);
+    assert!(!files.directory_of(subject.spec.id).exists());
+    subject.host.assert_nobody_left();
 }
 
 pub fn lives() {

@@ -1,6 +1,7 @@
 //! All data of a VM is rewritten under new data keys: whoever is killed, nothing that the old keys
 //! open is left, and the VM is what it was.
 
+pub mod moved_disks;
 pub mod running;
 pub mod sealed;
 pub mod sealed_running;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use strongroom_datastore::file::{Descriptor, describe};
 use strongroom_host::protocol::{
-    DiskKey, ImageFormat, NewVmSnapshot, OperationId, OperationKind, OperationOutcome, OperationState,
+    Disk, DiskKey, ImageFormat, NewVmSnapshot, OperationId, OperationKind, OperationOutcome, OperationState,
     SnapshotChange, StartOptions, TicketRequest, VmSpec,
 };
 use strongroom_keys::{KekSource, ProviderKey};
@@ -71,11 +72,16 @@ impl Subject {
 
     /// A VM whose disks have these keys.
     fn under(key: impl Fn(&KeySite, usize) -> DiskKey, boot_sector: Vec<u8>) -> Self {
+        Self::with_disks(|site, at, disk| disk.key = key(site, at), boot_sector)
+    }
+
+    /// A VM with two disks like this.
+    fn with_disks(make: impl Fn(&KeySite, usize, &mut Disk), boot_sector: Vec<u8>) -> Self {
         let host = Host::start();
         let site = KeySite::start(&host);
         let mut spec = host.spec("web1", 2);
         for (at, disk) in spec.disks.iter_mut().enumerate() {
-            disk.key = key(&site, at);
+            make(&site, at, disk);
         }
         spec.disks[0].size_bytes = VolumeSize::new(DISK_BYTES).unwrap();
         spec.seed = true;
@@ -124,7 +130,9 @@ impl Subject {
 
     /// The places of its volumes.
     fn volumes(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.spec.directory()).unwrap().map(|entry| entry.unwrap().path());
+        let entries =
+            |directory: PathBuf| std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let entries = self.spec.directories().into_iter().flat_map(entries);
         entries.filter(|path| path.join("descriptor").exists()).collect()
     }
 

@@ -297,6 +297,7 @@ impl Host {
             least_generation: 0,
             volume: None,
             limits: Default::default(),
+            place: None,
         };
         VmSpec {
             id: VmId::random(),

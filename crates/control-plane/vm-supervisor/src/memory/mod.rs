@@ -155,6 +155,7 @@ fn machine_sha256(spec: &VmSpec, qemu: &str) -> Result<String, Problem> {
     spec.board.machine_type.take_if(|version| is_its_own(version));
     spec.board.processor.take_if(|model| model.is_host());
     spec.datastore = PathBuf::new();
+    spec.disks.iter_mut().for_each(|disk| disk.place = None);
     // The name that it was made with: a guest does not see that its VM is renamed.
     spec.name = spec.directory.take().unwrap_or(spec.name);
     for disk in &mut spec.disks {

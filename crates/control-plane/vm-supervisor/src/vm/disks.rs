@@ -138,6 +138,7 @@ impl Vm {
                 Err(problem.with_next_step("stop the VM first"))
             }
             DiskChange::Seal { disk } => Err(asked_otherwise(spec, disk)),
+            DiskChange::Move(moved) => Err(moved_while_off(spec, &moved.disk)),
             _ => Ok(()),
         }
     }
@@ -263,6 +264,11 @@ fn asked_otherwise(spec: &VmSpec, disk: &DiskName) -> Problem {
     Problem::new("running", message).with_next_step("stop the VM first")
 }
 
+fn moved_while_off(spec: &VmSpec, disk: &DiskName) -> Problem {
+    let message = format!("{disk} of VM {} moves to another datastore while the VM is off", spec.name);
+    Problem::new("running", message).with_next_step("stop the VM first")
+}
+
 /// The inputs of a change.
 struct Work {
     task: RunTask,
@@ -294,6 +300,7 @@ impl Work {
                 disks::unbind(&self.keys, spec, disk)
             }
             DiskChange::Seal { disk } => Err(asked_otherwise(spec, disk)),
+            DiskChange::Move(moved) => Err(moved_while_off(spec, &moved.disk)),
             DiskChange::Resize { disk, size_bytes } => {
                 let found =
                     spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", format!("no disk {disk}")))?;

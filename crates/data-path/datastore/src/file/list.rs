@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::delete::is_rest;
 use super::directory::{DescribedVolume, VolumeDirectory, describe_on};
 use super::error::DatastoreError;
-use super::places::{TPM_STATE, is_vm};
+use super::places::{TPM_STATE, has_disks_of_a_vm, is_vm};
 use super::storage::{BY_PATH, Storage};
 
 /// One entry of a datastore.
@@ -70,6 +70,12 @@ fn list_in(
         if is_rest(&path) {
             let reason = "a creation, deletion or move that was interrupted; it can be deleted".to_owned();
             listed.push(ListedVolume::Broken { path, reason });
+        } else if whose == Whose::Datastore && has_disks_of_a_vm(&name) {
+            let broken = match VolumeDirectory::open(storage, &path) {
+                Ok(disks) => list_in(storage, &disks, Whose::Vm, listed).err(),
+                Err(error) => Some(error),
+            };
+            listed.extend(broken.map(|error| ListedVolume::Broken { path, reason: error.to_string() }));
         } else if !name.starts_with('.') && storage.is_directory(&path) {
             let broken = match describe_on(storage, &path) {
                 Ok(volume) => {

@@ -104,7 +104,7 @@ pub use open::{
     Access, Deks, OpenOptions, OpenVolume, Protection, authenticated, authenticated_on, open, open_apart,
     open_apart_on, open_on, open_snapshot, open_snapshot_on,
 };
-pub use places::{TPM_STATE, VM_FILE};
+pub use places::{DISKS_PREFIX, TPM_STATE, VM_FILE};
 pub use reencrypt::{
     LeftToReencrypt, NewTags, OpenRewrite, ReencryptOptions, Reencrypting, Reencryption, RewriteKeys,
     RewriteLayers, RewrittenLayer, authenticated_between_keks, begin_reencryption, begin_reencryption_on,

@@ -1,10 +1,11 @@
-//! Where volumes are in a datastore: directly in it, or in the directory of a VM in it.
+//! Where volumes are in a datastore: directly in it, or in a directory of a VM in it.
 //!
 //! ```text
 //! ds/vm1/descriptor           a volume by itself
 //! ds/web1/vm.json             a VM: its configuration, which is hostd's
 //! ds/web1/disk0/descriptor    a volume of that VM
 //! ds/web1/vtpm.state/         what swtpm keeps of its TPM, sealed with a key that is in a volume; no volume itself
+//! ds/.strongroom-disks-ID/disk1/descriptor   a volume of the VM with this id, whose own directory is in another datastore
 //! ```
 
 use std::path::Path;
@@ -18,6 +19,10 @@ use rustix::fs::OFlags;
 pub const VM_FILE: &str = "vm.json";
 /// swtpm's directory in a VM's directory, which is no volume.
 pub const TPM_STATE: &str = "vtpm.state";
+
+/// The prefix of the name of a directory with disks of a VM of another datastore; the VM's id
+/// follows.
+pub const DISKS_PREFIX: &str = ".strongroom-disks-";
 
 /// The sorted names, below the datastore, of all entries that could be volumes: its own, and
 /// `vm/entry` for those of each directory that is no volume itself. Most of them are no volumes.
@@ -44,6 +49,11 @@ fn entries_of_vm(storage: &dyn Storage, path: &Path) -> Vec<String> {
         }
         _ => Vec::new(),
     }
+}
+
+/// Whether the directory with this name has disks of a VM of another datastore.
+pub(super) fn has_disks_of_a_vm(name: &str) -> bool {
+    name.starts_with(DISKS_PREFIX)
 }
 
 /// Whether the directory is a VM's.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use strongroom_datastore::file::storage::{cluster_of, is_gone};
-use strongroom_datastore::file::{KeyNeeds, VM_FILE, VolumeNeeds, key_needs};
+use strongroom_datastore::file::{DISKS_PREFIX, KeyNeeds, VM_FILE, VolumeNeeds, key_needs};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_keys::{KekSource, ProviderKey};
 use strongroom_types::{VmId, without_numbers};
@@ -150,8 +150,13 @@ pub fn provider_key(source: &KekSource) -> Option<&ProviderKey> {
     }
 }
 
-/// The VM whose volume is at `volume`, by the name of its directory; none if it is no VM's.
+/// The VM whose volume is at `volume`, by the name of its directory, or by its id if that is in
+/// another datastore; none if it is no VM's.
 pub fn vm_of(volume: &Path) -> Option<String> {
-    let directory = volume.parent().filter(|directory| !is_gone(&directory.join(VM_FILE)))?;
-    Some(directory.file_name()?.to_string_lossy().into_owned())
+    let directory = volume.parent()?;
+    let name = directory.file_name()?.to_string_lossy().into_owned();
+    match name.strip_prefix(DISKS_PREFIX) {
+        Some(id) => Some(id.to_owned()),
+        None => (!is_gone(&directory.join(VM_FILE))).then_some(name),
+    }
 }

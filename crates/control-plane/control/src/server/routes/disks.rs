@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use strongroom_api::ErrorBody;
 use strongroom_api::task::Task;
-use strongroom_api::vm::{AddDisk, EncryptDisk, PowerOptions, ResizeDisk, SetLimits};
+use strongroom_api::vm::{AddDisk, EncryptDisk, MoveDisk, PowerOptions, ResizeDisk, SetLimits};
 
 use super::super::Api;
 use super::super::ask::{Named, Wish};
@@ -48,6 +48,21 @@ pub async fn vm_resize_disk(
 ) -> Accepted {
     let task =
         blocking(api, move |control| control.resize_disk(&wish.caller, &vm, &disk, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Moves a disk of a VM that is off to another datastore, with its snapshots. Its blocks are copied
+/// as they are stored, without a key; then the former volume is deleted.
+#[utoipa::path(post, path = "/v1/vms/{vm}/disks/{disk}/move", operation_id = "vm_move_disk", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
+    request_body = MoveDisk,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_move_disk(
+    State(api): State<Api>,
+    Named((vm, disk)): Named<(String, String)>,
+    wish: Wish<MoveDisk>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.move_disk(&wish.caller, &vm, &disk, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

@@ -92,6 +92,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(operations!(nics::vm_set_nic))
         .routes(operations!(nics::vm_remove_nic))
         .routes(operations!(disks::vm_remove_disk, disks::vm_resize_disk))
+        .routes(operations!(disks::vm_move_disk))
         .routes(operations!(disks::vm_limit_disk))
         .routes(operations!(disks::vm_limit))
         .routes(operations!(disks::vm_encrypt_disk))

@@ -19,14 +19,14 @@ use strongroom_datastore::file::storage::{CLUSTERS, cluster_path};
 use strongroom_host::migration::{Place, Stay};
 use strongroom_host::protocol::{
     Accelerator, Capabilities, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe,
-    CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch,
-    ExtentReport, FIRST_FORMATS, FORMATS, Fencing, FencingRequest, Grant, GroupMember, GuestPort, HandoverId,
-    Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes, MigrationPermit, NewVmSnapshot,
-    Nic, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
-    OperationRequest, OperationState, PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest,
-    Readings, ReadingsRequest, SavedMemory, SnapshotChange, SpaceReport, Term, Ticket, TicketId,
-    TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts,
-    VolumeQuestion, WaitingFor,
+    CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskMove, DiskName,
+    Dump, Epoch, ExtentReport, FIRST_FORMATS, FORMATS, Fencing, FencingRequest, Grant, GroupMember,
+    GuestPort, HandoverId, Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes,
+    MigrationPermit, MoveStep, NewVmSnapshot, Nic, ObservedVm, ObservedVms, OffReason, Operation,
+    OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState, Problem,
+    Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SavedMemory, SnapshotChange,
+    SpaceReport, Term, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots,
+    VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
@@ -342,9 +342,44 @@ pub struct FakeVm {
     pub snapshots: VmSnapshots,
     /// The configuration that its supervisor has attested.
     pub attested: Option<VmSpec>,
+    /// The datastores with a complete volume of a disk; the VM's own for a disk that is not listed.
+    pub lies_in: BTreeMap<String, BTreeSet<PathBuf>>,
+}
+
+/// The directory of a disk's datastore.
+fn datastore_of(spec: &VmSpec, disk: &DiskName) -> PathBuf {
+    let place = spec.disk(disk).and_then(|disk| disk.place.as_ref());
+    place.map_or(&spec.datastore, |place| &place.path).clone()
 }
 
 impl FakeVm {
+    /// Does a step of a disk's move. Returns what was done that should not have been.
+    fn move_disk(&mut self, asked: &VmSpec, moved: &DiskMove) -> Option<String> {
+        let (from, to) =
+            (datastore_of(&moved.before(asked), &moved.disk), datastore_of(&moved.after(asked), &moved.disk));
+        let own = BTreeSet::from([asked.datastore.clone()]);
+        let there = self.lies_in.entry(moved.disk.to_string()).or_insert(own);
+        match moved.step {
+            MoveStep::Copy if !there.contains(&from) => return Some("copies nothing".to_owned()),
+            MoveStep::Copy => drop(there.insert(to)),
+            MoveStep::Take if !there.contains(&to) => return Some("takes no copy".to_owned()),
+            MoveStep::Take => drop(there.remove(&from)),
+            MoveStep::Abandon if !there.contains(&from) => return Some("removes the volume".to_owned()),
+            MoveStep::Abandon => drop(there.remove(&to)),
+        }
+        None
+    }
+
+    /// A disk whose volume is not where the configuration says, or not there alone.
+    fn lost_disk(&self, spec: &VmSpec) -> Option<DiskName> {
+        let own = BTreeSet::from([spec.datastore.clone()]);
+        let is_lost = |disk: &&strongroom_host::protocol::Disk| {
+            let there = self.lies_in.get(disk.name.as_str()).unwrap_or(&own);
+            *there != BTreeSet::from([datastore_of(spec, &disk.name)])
+        };
+        spec.disks.iter().find(is_lost).map(|disk| disk.name.clone())
+    }
+
     /// One that was never started.
     pub fn new(spec: &VmSpec, volumes: BTreeMap<String, VolumeId>) -> Self {
         Self {
@@ -360,6 +395,7 @@ impl FakeVm {
             network_lost: false,
             dumps: Vec::new(),
             snapshots: VmSnapshots::default(),
+            lies_in: BTreeMap::new(),
         }
     }
 }
@@ -783,6 +819,9 @@ impl HostInside {
                 if running(&vm) {
                     self.violations.push(format!("{} was started while it runs", spec.name));
                 }
+                if let Some(disk) = vm.lost_disk(spec) {
+                    self.violations.push(format!("{} was started with {disk} elsewhere", spec.name));
+                }
                 if spec.check_whole().is_err() {
                     self.violations.push(format!("{} was started with a half-clear disk", spec.name));
                 }
@@ -814,6 +853,15 @@ impl HostInside {
                     && let Some(code) = self.disk_changes_that_fail.pop()
                 {
                     return Err(Problem::new(code, "it does not"));
+                }
+                if let DiskChange::Move(moved) = change {
+                    let vm = self.vms.get_mut(&id).unwrap();
+                    if running(vm) {
+                        return Err(Problem::new("running", "it runs"));
+                    }
+                    if let Some(violation) = vm.move_disk(asked, moved) {
+                        self.violations.push(format!("{:?} of {} {violation}", moved.step, moved.disk));
+                    }
                 }
                 let mut spec = change.applied_to(&vm.spec)?;
                 if let DiskChange::Seal { disk } = change {

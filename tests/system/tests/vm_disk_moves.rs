@@ -1,0 +1,74 @@
+//! A disk of a VM moves to another datastore and back, with its snapshots, by the commands of a
+//! person.
+
+use strongroom_system_tests::{Scratch, Serving, datastore};
+
+/// A text on the disk that no file of a datastore shows.
+const MARKER: &str = "strongroom-disk-move-marker-51c7";
+
+#[test]
+fn a_disk_moves_to_another_datastore_and_back() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    for name in ["slow", "fast"] {
+        scratch.make_directory(name);
+        serving.runs(&format!("datastore add {name} {name}"));
+    }
+    let line = format!("{MARKER}\n");
+    let content: Vec<u8> = line.bytes().cycle().take(4 << 20).collect();
+    std::fs::write(scratch.path("disk.img"), &content).unwrap();
+    serving.runs("vm create web1 --datastore slow --memory 64M --net none --disk 8M --disk 4M");
+    serving.runs("vm disk import web1 disk1 disk.img --format raw");
+    serving.runs("vm snapshot create web1 first");
+    let vm = serving.vm("web1");
+    let elsewhere = format!("fast/.strongroom-disks-{}", vm["id"].as_str().unwrap());
+    let exported = |to: &str| {
+        serving.runs(&format!("vm export web1 {to} --format raw --disk disk1"));
+        std::fs::read(scratch.path(to)).unwrap()
+    };
+
+    let refused = serving.is_refused("vm disk move web1 disk1 --to slow");
+    assert!(refused.contains("is in datastore slow already"), "{refused}");
+    let refused = serving.is_refused("vm disk move web1 disk1 --to third");
+    assert!(refused.contains("third"), "{refused}");
+    let moved = serving.runs("vm disk move web1 disk1 --to fast");
+    assert!(moved.contains("disk1 of web1 is in datastore fast"), "{moved}");
+    assert!(scratch.path(&elsewhere).join("disk1/descriptor").exists());
+    assert!(!scratch.path("slow/web1/disk1").exists());
+    let listed = serving.runs("vm disk list web1");
+    let line = listed.lines().find(|line| line.starts_with("disk1")).unwrap();
+    assert!(line.contains("fast"), "{listed}");
+    assert!(serving.runs("vm show web1").contains("in datastore fast"));
+    assert_eq!(exported("moved.img"), content);
+    assert!(serving.runs("vm check web1 --data").contains("disk1"));
+    assert!(serving.runs("vm list --datastore fast").contains("web1"));
+    assert!(serving.runs("volume list fast").contains("disk1"));
+    let used = serving.is_refused("datastore remove fast");
+    assert!(used.contains("datastore fast has 1 VM"), "{used}");
+
+    // Keys are rotated, snapshots made and undone, and the inventory is rebuilt, wherever it is.
+    serving.runs("vm key rotate web1");
+    serving.runs("vm key rotate web1 --data");
+    serving.runs("vm snapshot create web1 second");
+    serving.runs("vm snapshot delete web1 first");
+    serving.runs("vm unregister web1");
+    serving.runs("datastore rebuild slow");
+    assert_eq!(serving.vm("web1")["disks"][1]["datastore"], "fast");
+    serving.runs("vm snapshot revert web1 second");
+    assert_eq!(exported("rotated.img"), content);
+
+    serving.runs("vm disk move web1 disk0 --to fast");
+    serving.runs("vm disk move web1 disk1 --to slow");
+    assert!(scratch.path("slow/web1/disk1").exists() && !scratch.path("slow/web1/disk0").exists());
+    assert_eq!(exported("back.img"), content);
+    serving.runs("vm clone web1 web2");
+    let refused = serving.is_refused("vm clone web1 web3 --linked");
+    assert!(refused.contains("a clone shares nothing"), "{refused}");
+    serving.runs("vm delete web2 --yes");
+    serving.runs("vm delete web1 --yes");
+    assert!(!scratch.path(&elsewhere).exists() && !scratch.path("slow/web1").exists());
+    serving.runs("datastore remove fast");
+    for place in ["slow", "fast", "home"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
+}
