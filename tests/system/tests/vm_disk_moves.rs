@@ -50,11 +50,11 @@ fn a_disk_moves_to_another_datastore_and_back() {
     serving.runs("vm key rotate web1");
     serving.runs("vm key rotate web1 --data");
     serving.runs("vm snapshot create web1 second");
-    serving.runs("vm snapshot delete web1 first");
+    serving.runs("vm snapshot delete web1 first --yes");
     serving.runs("vm unregister web1");
     serving.runs("datastore rebuild slow");
     assert_eq!(serving.vm("web1")["disks"][1]["datastore"], "fast");
-    serving.runs("vm snapshot revert web1 second");
+    serving.runs("vm snapshot revert web1 second --yes");
     assert_eq!(exported("rotated.img"), content);
 
     serving.runs("vm disk move web1 disk0 --to fast");

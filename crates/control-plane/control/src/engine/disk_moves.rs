@@ -116,12 +116,14 @@ impl Control {
             return self.end(step, &step.vm, self.draft(), End::Failed(problem));
         };
         let from = step.vm.datastore_of(found);
-        let change = self.move_step(step, disk, from, to, MoveStep::Copy);
-        let operated = self.operate(&step.task, &step.vm, step.seat, |paths| {
-            change_disk(step, paths, DiskChange::Move(change?))
-        })?;
         let again = || Work::MoveDisk { disk: disk.clone(), to, failures: failures + 1 };
         let undo = |problem| Work::UndoMoveDisk { disk: disk.clone(), to, problem };
+        let Some(change) = self.move_step(step, disk, from, to, MoveStep::Copy) else {
+            return self.turn(step, undo(Some(out_of_reach())), VmRecord::clone(&step.vm.record));
+        };
+        let operated = self.operate(&step.task, &step.vm, step.seat, |paths| {
+            change_disk(step, paths, DiskChange::Move(change))
+        })?;
         match operated {
             Operated::Done(_) => self.decide_move(step, disk, from, to),
             other => self.repeat_or_undo(step, other, &step.vm, failures, again, undo),
@@ -141,8 +143,7 @@ impl Control {
             let index = self.inventory.read();
             let there = index.datastores.get(&to.to_string());
             let Some(there) = there.filter(|there| there.on(vm.host).is_some()) else {
-                let problem = Some(problems::conflict("its host does not reach the datastore any more"));
-                let undo = Work::UndoMoveDisk { disk: disk.clone(), to, problem };
+                let undo = Work::UndoMoveDisk { disk: disk.clone(), to, problem: Some(out_of_reach()) };
                 drop(index);
                 return self.turn(step, undo, vm);
             };
@@ -168,9 +169,12 @@ impl Control {
         let Some((found, from)) = found.and_then(|found| Some((found, found.moves_from?))) else {
             return self.end(step, &step.vm, self.draft(), End::Done);
         };
-        let change = self.move_step(step, disk, from, step.vm.datastore_of(found), MoveStep::Take);
+        let Some(change) = self.move_step(step, disk, from, step.vm.datastore_of(found), MoveStep::Take)
+        else {
+            return self.end(step, &step.vm, self.draft(), End::Failed(out_of_reach()));
+        };
         let operated = self.operate_unless_cancelled(step, &step.vm, |paths| {
-            change_disk(step, paths, DiskChange::Move(change?))
+            change_disk(step, paths, DiskChange::Move(change))
         })?;
         let problem = match operated {
             Operated::Pending(next) => return Ok(next),
@@ -213,14 +217,18 @@ impl Control {
         problem: Option<&Problem>,
     ) -> Result<Next, Failure> {
         let from = step.vm.hardware.disk(disk.as_str()).map(|found| step.vm.datastore_of(found));
-        let change = from.and_then(|from| self.move_step(step, disk, from, to, MoveStep::Abandon));
-        let operated = self.operate_unless_cancelled(step, &step.vm, |paths| {
-            change_disk(step, paths, DiskChange::Move(change?))
-        })?;
-        let left = match operated {
-            Operated::Pending(next) => return Ok(next),
-            Operated::Done(_) | Operated::Cancelled | Operated::Forgotten => None,
-            Operated::Failed(left) => Some(left),
+        let left = match from.and_then(|from| self.move_step(step, disk, from, to, MoveStep::Abandon)) {
+            None => Some(out_of_reach()),
+            Some(change) => {
+                let operated = self.operate_unless_cancelled(step, &step.vm, |paths| {
+                    change_disk(step, paths, DiskChange::Move(change))
+                })?;
+                match operated {
+                    Operated::Pending(next) => return Ok(next),
+                    Operated::Done(_) | Operated::Cancelled | Operated::Forgotten => None,
+                    Operated::Failed(left) => Some(left),
+                }
+            }
         };
         let mut draft = self.draft();
         if let Some(left) = left {
@@ -278,6 +286,11 @@ fn has_not_arrived(vm: &VmRecord, disk: &DiskRecord, datastore: &str) -> Problem
     let message = format!("{disk} of VM {vm} has not arrived in the datastore that it moved to");
     Problem::new(ErrorCode::Conflict, message)
         .next(format!("go on with `strongroom vm disk move {vm} {disk} --to {datastore}`"))
+}
+
+fn out_of_reach() -> Problem {
+    problems::conflict("its host does not reach both datastores any more")
+        .next("`strongroom datastore add-host` has a host use a datastore")
 }
 
 fn name_of(index: &Index, datastore: DatastoreId) -> String {

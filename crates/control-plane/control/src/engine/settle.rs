@@ -137,6 +137,7 @@ impl Control {
         rule == RestartPolicy::OnFailure
             && seen.reason_code() != "key_revoked"
             && vm.hardware.half_clear().is_none()
+            && vm.hardware.unsettled().is_none()
             && self.counted(vm).len() < RESTARTS_MAX
             && index.host_of(vm).is_none_or(|host| !host.maintenance)
     }

@@ -10,8 +10,8 @@ use strongroom_datastore::file::move_volume;
 use strongroom_host::dumps;
 use strongroom_host::orders::{JobRequest, Report, RequestKind, Task};
 use strongroom_host::protocol::{
-    CloneSource, DiskChange, DiskName, Dump, Grant, HandoverId, HeldVolume, JudgeRequest, Judgement,
-    KnownVolume, MacAddress, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
+    CloneSource, DatastoreState, DiskChange, DiskName, Dump, Grant, HandoverId, HeldVolume, JudgeRequest,
+    Judgement, KnownVolume, MacAddress, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
     SnapshotChange, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use strongroom_host::state_file::StateFile;
@@ -27,6 +27,7 @@ use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
+use super::config::DatastoreConfig;
 use super::queue::{Failure, Job};
 use super::tickets::Image;
 use super::vms::{Kept, no_such_vm};
@@ -277,6 +278,11 @@ async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
     };
     let theirs = Arc::clone(hostd);
     blocking(move || {
+        // What is not there now is not waited for.
+        let is_there =
+            |datastore: &&DatastoreConfig| theirs.state_of(datastore).state != DatastoreState::Missing;
+        let datastores: Vec<&Path> =
+            config.datastores.iter().filter(is_there).map(|datastore| datastore.path.as_path()).collect();
         let _lock = VmLock::take(&theirs.run, vm, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
         let spec = known.and_then(|now| now.spec);
         let has_disks_in =
@@ -287,7 +293,7 @@ async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
         places.iter().try_for_each(|place| {
             delete_vm(place.parent().unwrap_or(place), place, vm).map_err(Problem::from)
         })?;
-        for datastore in config.datastores.iter().map(|datastore| &datastore.path) {
+        for datastore in datastores {
             match delete_disks_elsewhere(datastore, vm) {
                 // It has no disk there, but a move that was given up may have left something.
                 Err(error) if !has_disks_in(datastore) => {
