@@ -721,7 +721,6 @@ which only root may read. docs/CEPH.md says how pools and users are made.
 Examples:
   mkdir -p /srv/vms
   strongroom datastore add ds1 /srv/vms
-
   strongroom datastore add big --rbd vms --user client.host1
   strongroom datastore add wide --rbd vms --data-pool vms-ec --namespace wide --user client.host1 --host host1"
 )]
