@@ -173,12 +173,12 @@ pub fn has_disks_elsewhere() {
 
     // All of its disks leave the cluster, and one comes back.
     subject.move_disk(1, Some(&files));
-    let mut console = subject.start();
-    counts(&mut console, 3);
+    subject.start().await_line("ready");
     subject.done(FORCED);
     subject.move_disk(0, None);
     let mut console = subject.start();
-    counts(&mut console, 4);
+    console.await_line("ready");
+    counts(&mut console, 1);
     subject.done(FORCED);
     subject.host.assert_nowhere(MARKER);
     subject.done(OperationKind::Delete);
