@@ -4,6 +4,7 @@
 use strongroom_host::protocol::{
     DiskChange, DiskMove, DiskPlace, MoveStep, Reading, ReadingRequest, VolumeQuestion, disks_elsewhere,
 };
+use strongroom_host::vm_directory::VmRecord;
 use strongroom_types::DatastoreId;
 
 use super::*;
@@ -147,5 +148,22 @@ pub fn refused() {
     assert_eq!(other.code, "other_volume", "{other:?}");
     assert!(planted.join("descriptor").exists());
     subject.assert_whole();
+
+    // Where vm.json says that a disk lies decides nothing.
+    let disk = subject.spec.disks[1].name.clone();
+    let (directory, forged) =
+        (subject.spec.directory(), DiskPlace { path: subject.host.path("old"), ..unknown });
+    let mut record = VmRecord::read_of(&directory, subject.spec.id).unwrap();
+    record.spec.put(&disk, Some(&forged));
+    record.write(&directory).unwrap();
+    subject.host.kill_hostd();
+    subject.host.start_hostd();
+    let asked = ReadingRequest { vm: subject.spec.id, disk, question: VolumeQuestion::Identity };
+    let Reading::Problem(nowhere) = &subject.host.read_volumes(vec![asked]).unwrap()[0] else {
+        panic!("it was read from a place that the host does not have")
+    };
+    assert_eq!(nowhere.code, "no_such_datastore");
+    subject.assert_whole();
+    assert_eq!(subject.host.read(&subject.spec), subject.spec);
     subject.host.assert_nobody_left();
 }
