@@ -171,8 +171,9 @@ impl Control {
     pub fn clone_vm(&self, caller: &Caller, named: &str, wish: &CloneVm) -> Result<Task, Problem> {
         self.has_provider_of(wish.key_provider.as_ref())?;
         let task = self.wish(caller, |index, id| {
-            name_is_free(index, &wish.name)?;
+            // What the caller may do depends on the origin: without it, nothing else is told.
             let origin = idle_vm(index, named)?;
+            name_is_free(index, &wish.name)?;
             let wanted = CloneWish {
                 name: &wish.name,
                 snapshot: wish.snapshot.as_deref(),

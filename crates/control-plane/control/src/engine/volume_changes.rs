@@ -135,9 +135,9 @@ impl Control {
     fn clone_volume(&self, caller: &Caller, wish: &CloneVolume) -> Result<Task, Problem> {
         self.has_provider_of(wish.key_provider.as_ref())?;
         self.wish(caller, |index, id| {
-            name_is_free(index, &wish.name)?;
             let Found { owner, disk } = find(index, wish.volume.as_str())?;
             let owner = idle(index, owner)?;
+            name_is_free(index, &wish.name)?;
             let wanted = CloneWish {
                 name: &wish.name,
                 snapshot: wish.snapshot.as_ref().map(|snapshot| snapshot.as_str()),

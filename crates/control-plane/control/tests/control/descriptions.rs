@@ -281,6 +281,9 @@ fn vms_are_found_by_their_tags() {
     assert!(settle_down(&site, &control));
     let clone = control.show_vm("db2").unwrap();
     assert_eq!((clone.summary.tags, clone.notes.as_str()), (Vec::new(), ""));
+    // What a caller may do depends on the origin: without it, no name is told to be taken.
+    let gone = control.clone_vm(&caller(31), "db9", &copy("db2")).unwrap_err();
+    assert_eq!(gone.code, ErrorCode::NotFound);
 }
 
 #[test]
