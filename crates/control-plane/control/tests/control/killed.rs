@@ -117,13 +117,17 @@ fn expected(model: &mut BTreeMap<usize, Vm>, act: Act) -> Option<Result<(), Erro
             Some(Unregistered) => Ok(()),
             Some(_) => Err(ErrorCode::NameTaken),
         },
-        Act::Link(of, vm) | Act::Copy(of, vm) => match model.get(&vm) {
-            Some(Off | On | Paused) => Err(ErrorCode::NameTaken),
-            // If its directory still exists, the task fails.
-            None | Some(Unregistered) => registered(model, of).map(|_| {
-                model.entry(vm).or_insert(Off);
-            }),
-        },
+        Act::Link(of, vm) | Act::Copy(of, vm) => {
+            let origin = registered(model, of).map(drop);
+            origin.and_then(|()| match model.get(&vm) {
+                Some(Off | On | Paused) => Err(ErrorCode::NameTaken),
+                // If its directory still exists, the task fails.
+                None | Some(Unregistered) => {
+                    model.entry(vm).or_insert(Off);
+                    Ok(())
+                }
+            })
+        }
         Act::Start(vm) => to(model, vm, &[Off], On),
         Act::Stop(vm) => to(model, vm, &[Off, On, Paused], Off),
         Act::Restart(vm) => to(model, vm, &[Off, On, Paused], On),
