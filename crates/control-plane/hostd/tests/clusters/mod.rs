@@ -113,16 +113,24 @@ impl Subject {
         }
     }
 
-    /// The storage processes of the VM; hostd's own is no child of a starter.
+    /// The storage processes of the VM: children of the starter of its supervisor. Other tests have
+    /// some at the same time.
     fn storage_processes(&self) -> Vec<u32> {
-        let hostd = self.host.hostd_pid();
+        let vm = self.host.vms().vms.into_iter().find(|vm| vm.vm == self.spec.id).unwrap();
+        let supervisor = vm.supervisor_pid.unwrap();
         let all = std::fs::read_dir("/proc").unwrap().flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let is_one = |pid: &u32| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.ends_with(b"\0storage\0") && parent_of(*pid).is_some_and(|parent| parent != hostd)
+            line.ends_with(b"\0storage\0") && parent_of(*pid).and_then(parent_of) == Some(supervisor)
         };
         pids.filter(is_one).collect()
+    }
+
+    fn kill_storage(&self) {
+        let processes = self.storage_processes();
+        assert!(!processes.is_empty());
+        processes.into_iter().for_each(kill);
     }
 
     /// The cgroup of the VM that runs, if the host gives it one.
@@ -163,9 +171,7 @@ pub fn has_disks_elsewhere() {
     let mut console = subject.start();
     console.await_line("ready");
     counts(&mut console, 1);
-    for pid in subject.storage_processes() {
-        kill(pid);
-    }
+    subject.kill_storage();
     subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Running && vm.supervisor_deaths > 0);
     let mut console = subject.host.console(&subject.spec);
     counts(&mut console, 2);
@@ -200,9 +206,7 @@ pub fn lives() {
     subject.done(OperationKind::Dump { label: None });
 
     // Each process of the VM is killed under its guest.
-    for pid in subject.storage_processes() {
-        kill(pid);
-    }
+    subject.kill_storage();
     subject.host.kill_hostd();
     subject.host.start_hostd();
     subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Running);
