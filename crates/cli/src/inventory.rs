@@ -344,7 +344,7 @@ pub struct HostEvacuateArguments {
     /// Name or id of the host
     host: String,
 
-    /// Shut down VMs that run, and start them on their new hosts
+    /// Shut down VMs that cannot move while they run, and start them on their new hosts
     #[arg(long)]
     shut_down: bool,
 

@@ -563,7 +563,7 @@ impl Vm {
                 }
             }
         }
-        // Between two hosts, the other one may need them.
+        // Between two hosts, the other one needs them, and has them locked.
         if !self.is_between_hosts()
             && let Err(error) = swap::remove_all(&self.task.spec, &self.keys)
         {
