@@ -151,8 +151,8 @@ pub struct SetHost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvacuateHost {
-    /// Whether VMs that cannot move while they run are shut down, moved and started again. Otherwise
-    /// they stay.
+    /// Whether VMs that cannot move while they run are shut down, moved and started again.
+    /// Otherwise they stay.
     pub shut_down: bool,
     /// How long each guest has to shut down, in seconds: a minute by default. It is powered off
     /// then.
