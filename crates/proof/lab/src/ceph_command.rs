@@ -11,7 +11,7 @@ use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::ceph::comparison::{CephConfig, programs, report_settings, study};
 use strongroom_lab::programs::make_secret;
-use strongroom_lab::study::{Machine, Pace, Report, Store};
+use strongroom_lab::study::{Machine, Pace, Report, Store, Workload};
 
 /// Measures volumes on a Ceph cluster beside QEMU's own driver of its images, plain and with LUKS.
 ///
@@ -38,6 +38,9 @@ pub struct Arguments {
     /// Rounds; every other one goes backwards. Fewer than six give no verdict.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Measure only rows whose names have this text, such as 'at half'.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     /// How long each measurement is, in seconds, beside a third of it to warm up.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -70,6 +73,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let pace = Pace { rounds: arguments.rounds, warm_up: duration / 3, duration };
     let progress = |text: &str| eprintln!("{text}");
     let mut study = study(&config, pace, &progress).map_err(|error| error.to_string())?;
+    if let Some(text) = &arguments.only {
+        study.workloads.retain(|row| row.name().contains(text.as_str()));
+        if study.workloads.is_empty() {
+            return Err(format!("no row has '{text}' in its name; without --only all are measured").into());
+        }
+    }
     let plan = study.plan();
     progress(&plan.to_string());
     let machine = Machine::describe(&directory, programs(&config)?)?;
