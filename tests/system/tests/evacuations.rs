@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use strongroom_system_tests::{Scratch, take_place};
 
-use super::machines_support::{Cables, FIRST, Guests, Machine, WITHIN, qemus_of};
+use super::machines_support::{Cables, FIRST, Guests, Machine, WITHIN, kill_all, living_qemus_of};
 
 /// How many VMs.
 const VMS: usize = 20;
@@ -65,10 +65,7 @@ impl Vms<'_> {
     /// The machines' QEMUs of a VM.
     fn runs_on(&self, number: usize) -> Vec<String> {
         let has = |machine: &&&Machine<'_>| {
-            qemus_of(self.scratch, machine.run(), &self.ids[number]).iter().any(|pid| {
-                let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                String::from_utf8_lossy(&line).contains(&self.ids[number])
-            })
+            !living_qemus_of(self.scratch, machine.run(), &self.ids[number]).is_empty()
         };
         self.machines.iter().filter(has).map(|machine| machine.host()).collect()
     }
@@ -163,19 +160,12 @@ fn twenty_vms_are_evacuated_and_a_machine_dies_in_the_middle() {
         let vms = list["items"].as_array().unwrap();
         vms.iter().filter(|vm| vm["host"] == "host1").count() >= 5
     });
-    let qemus = vms.ids.iter().flat_map(|id| qemus_of(&scratch, second.run(), id)).collect::<Vec<_>>();
-    host.kill();
-    let listed = std::process::Command::new("ip").args(["netns", "pids", &cables.ends[1]]).output().unwrap();
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     // A QEMU without a network has a namespace of its own.
-    let others = qemus.iter().filter(|pid| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        vms.ids.iter().any(|id| String::from_utf8_lossy(&line).contains(id.as_str()))
-    });
-    for pid in listed.split_whitespace().map(str::to_owned).chain(others.map(u64::to_string)) {
-        if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
+    let qemus: Vec<u64> = vms.ids.iter().flat_map(|id| living_qemus_of(&scratch, second.run(), id)).collect();
+    host.kill();
+    kill_all(&cables.ends[1..], "");
+    for pid in qemus.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+        let _ = kill_process(pid, Signal::KILL);
     }
     first.wait_until("host show host2", "is silent", |host| host["state"] != "connected");
     // What has left it works on meanwhile.

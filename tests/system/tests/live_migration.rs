@@ -11,7 +11,9 @@ use strongroom_system_tests::{
     Process, Scratch, datastore, put_test_guest, put_test_guest_for_uefi, seed, take_place,
 };
 
-use super::machines_support::{Cables, FIRST, Guests, Machine, Recorder, WITHIN, qemus_of};
+use super::machines_support::{
+    Cables, FIRST, Guests, Machine, Recorder, WITHIN, kill_all, living_qemus_of, qemus_of,
+};
 
 /// What the guest's memory is full of. It is typed in two parts, so that nothing but the memory has
 /// the whole.
@@ -320,21 +322,6 @@ fn rounds() -> usize {
     std::env::var("MIGRATION_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
 }
 
-/// Kills the processes in these network namespaces whose command lines have this.
-fn kill_all(ends: &[String], words: &str) {
-    for end in ends {
-        let listed = std::process::Command::new("ip").args(["netns", "pids", end]).output().unwrap();
-        for pid in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            let pid = pid.parse().ok().and_then(Pid::from_raw);
-            if let Some(pid) = pid.filter(|_| line.contains(words)) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
-    }
-}
-
 /// Moves to and fro, and each time something is killed or cut off. The guest is on one machine
 /// then, with its memory unless its QEMU was killed, and no write that it has heard of is lost.
 #[test]
@@ -398,12 +385,7 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
             }
             Blow::Part(words) => kill_all(&cables.ends, words),
             Blow::Qemu(number) => {
-                killed = qemus_of(&scratch, machines[number].run(), &id);
-                // Its number may be another process's by now.
-                killed.retain(|pid| {
-                    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                    String::from_utf8_lossy(&line).contains(&id)
-                });
+                killed = living_qemus_of(&scratch, machines[number].run(), &id);
                 for pid in killed.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
                     let _ = kill_process(pid, Signal::KILL);
                 }

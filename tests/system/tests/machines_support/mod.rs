@@ -4,7 +4,7 @@ use std::process::{Command, id};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Console, Finished, Process, Scratch, datastore, end_vms_in};
 
@@ -324,6 +324,31 @@ pub fn qemus_of(scratch: &Scratch, run: &str, vm: &str) -> Vec<u64> {
     let text = std::fs::read(scratch.path(&format!("{run}/vms/{vm}/state.json"))).unwrap_or_default();
     let state: Value = serde_json::from_slice(&text).unwrap_or_default();
     state["qemu"]["pid"].as_u64().into_iter().collect()
+}
+
+/// The same, unless it has ended: its number may be another process's by now.
+pub fn living_qemus_of(scratch: &Scratch, run: &str, vm: &str) -> Vec<u64> {
+    let mut qemus = qemus_of(scratch, run, vm);
+    qemus.retain(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(vm)
+    });
+    qemus
+}
+
+/// Kills the processes in these network namespaces whose command lines have this.
+pub fn kill_all(ends: &[String], words: &str) {
+    for end in ends {
+        let listed = Command::new("ip").args(["netns", "pids", end]).output().unwrap();
+        for pid in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let pid = pid.parse().ok().and_then(Pid::from_raw);
+            if let Some(pid) = pid.filter(|_| line.contains(words)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
 }
 
 /// Writes every packet of the switch to a file.

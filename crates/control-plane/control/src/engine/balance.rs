@@ -3,16 +3,16 @@
 //! What is balanced is the part of a host's memory that the VMs running there have. A VM that is
 //! off weighs nothing, and a host that takes no VMs has no part in it.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 
+use strongroom_api::Problem;
 use strongroom_api::host::{Balance, BalanceHosts, HostLoad, PlannedMove};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{MoveToHost, PowerState};
-use strongroom_api::{ErrorCode, Problem};
-use strongroom_types::{VmId, counted};
 use uuid::Uuid;
 
 use super::Control;
+use super::evacuate::not_moved;
 use super::joining::host_object;
 use super::live_moves::settings;
 use super::moves::IfOn;
@@ -133,16 +133,13 @@ impl Control {
             .collect();
         loads.sort_by(|one, other| other.part().cmp(&one.part()).then_with(|| one.name.cmp(&other.name)));
         let if_on = IfOn { settings: settings(&MoveToHost::default())?, shut_down_s: None };
-        let mut moves = BTreeMap::<VmId, usize>::new();
         let mut planned = Vec::new();
         while planned.len() < MOVES_MAX {
-            let Some(found) = self.next_move(index, &loads, &moves, if_on) else { break };
-            let (from, to, vm) = found;
+            let Some((from, to, vm)) = self.next_move(index, &loads, &planned, if_on) else { break };
             let bytes = vm.hardware.memory.bytes();
             loads[from].running_bytes -= bytes.min(loads[from].running_bytes);
             loads[to].running_bytes = loads[to].running_bytes.saturating_add(bytes);
             loads[to].placed_bytes = loads[to].placed_bytes.saturating_add(bytes);
-            moves.insert(vm.id, to);
             planned.push(BalancingMove { vm: vm.id, from: loads[from].id, to: loads[to].id });
         }
         Ok((loads, planned))
@@ -153,11 +150,11 @@ impl Control {
         &'index self,
         index: &'index Index,
         loads: &[Load],
-        moved: &BTreeMap<VmId, usize>,
+        planned: &[BalancingMove],
         if_on: IfOn,
     ) -> Option<(usize, usize, &'index Row<VmRecord>)> {
         let mut by_part: Vec<usize> = (0..loads.len()).collect();
-        by_part.sort_by_key(|place| std::cmp::Reverse(loads[*place].part()));
+        by_part.sort_by_key(|place| Reverse(loads[*place].part()));
         let (fullest, others) = by_part.split_first()?;
         let from = &loads[*fullest];
         for to in others.iter().rev() {
@@ -168,7 +165,7 @@ impl Control {
             // What would be left of the difference, of the VMs that make it smaller.
             let mut candidates: Vec<(u64, &Row<VmRecord>)> = self
                 .running_on(index, from.id)
-                .filter(|vm| vm.task.is_none() && !moved.contains_key(&vm.id))
+                .filter(|vm| vm.task.is_none() && planned.iter().all(|planned| planned.vm != vm.id))
                 .filter_map(|vm| {
                     let bytes = vm.hardware.memory.bytes();
                     let less = from.part_with(from.running_bytes.saturating_sub(bytes));
@@ -234,12 +231,7 @@ impl Sweeps for Balancing {
     }
 
     fn failure(&self, _: &Index, reasons: &str) -> Option<Problem> {
-        let Sweep { done, left, .. } = &self.vms;
-        (!left.is_empty()).then(|| {
-            let left = counted(left.len(), "VM");
-            let message = format!("{left} could not be moved, and {done} were: {reasons}");
-            Problem::new(ErrorCode::NoHost, message)
-                .next("see to the reasons, and look at the next plan: `strongroom host balance`")
-        })
+        let not_moved = not_moved(&self.vms, reasons)?;
+        Some(not_moved.next("see to the reasons, and look at the next plan: `strongroom host balance`"))
     }
 }

@@ -70,6 +70,16 @@ impl Control {
     }
 }
 
+/// What a sweep has failed with that moves VMs to other hosts, if it has.
+pub(super) fn not_moved(vms: &Sweep, reasons: &str) -> Option<Problem> {
+    let Sweep { done, left, .. } = vms;
+    (!left.is_empty()).then(|| {
+        let left = counted(left.len(), "VM");
+        let message = format!("{left} could not be moved, and {done} were: {reasons}");
+        Problem::new(ErrorCode::NoHost, message)
+    })
+}
+
 impl Sweeps for Evacuation {
     const EVENT: &'static str = "host.evacuate";
 
@@ -98,12 +108,7 @@ impl Sweeps for Evacuation {
     }
 
     fn failure(&self, _: &Index, reasons: &str) -> Option<Problem> {
-        let Sweep { done, left, .. } = &self.vms;
-        (!left.is_empty()).then(|| {
-            let left = counted(left.len(), "VM");
-            let message = format!("{left} could not be moved, and {done} were: {reasons}");
-            Problem::new(ErrorCode::NoHost, message)
-                .next("see to the reasons, and evacuate once more; --shut-down moves VMs that cannot move while they run, too")
-        })
+        let not_moved = not_moved(&self.vms, reasons)?;
+        Some(not_moved.next("see to the reasons, and evacuate once more; --shut-down moves VMs that cannot move while they run, too"))
     }
 }

@@ -5,7 +5,7 @@
 //! ds/web1/vm.json             a VM: its configuration, which is hostd's
 //! ds/web1/disk0/descriptor    a volume of that VM
 //! ds/web1/vtpm.state/         what swtpm keeps of its TPM, sealed with a key that is in a volume; no volume itself
-//! ds/.strongroom-disks-ID/disk1/descriptor   a volume of the VM with this id, whose own directory is in another datastore
+//! ds/.strongroom-disks-ID/disk1/descriptor   a volume of the VM with this id, whose directory is elsewhere
 //! ```
 
 use std::path::Path;

@@ -9,7 +9,6 @@
 mod vhost_user;
 
 use std::io::{self, PipeWriter};
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,10 +19,7 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Failed, Trial};
 use strongroom_datastore::file::*;
 use strongroom_frontend::listen::{Address, Listener};
-use strongroom_keys::{
-    Kek, KekSource, KeyError, KeyRequestId, Keyring, LeaseStatus, Leases, OnRevocation, ProviderKey,
-    ProviderName,
-};
+use strongroom_keys::{Kek, KekSource, NoProviders};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::{SnapshotId, VolumeSize};
 use strongroom_worker::birth::Frontend;
@@ -72,50 +68,6 @@ fn main() -> ExitCode {
 
 fn kek() -> Kek {
     KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [7; 32]).unwrap()).unwrap()
-}
-
-/// The volume is under the key of a file.
-#[derive(Debug)]
-struct NoProviders;
-
-impl Keyring for NoProviders {
-    fn fetch(&self, _: &ProviderKey) -> Result<Kek, KeyError> {
-        unreachable!("no key is a provider's")
-    }
-
-    fn create(&self, _: &ProviderName, _: KeyRequestId) -> Result<Kek, KeyError> {
-        unreachable!("no key is a provider's")
-    }
-}
-
-impl Leases for NoProviders {
-    fn hold(&self, _: Kek) -> Result<(), KeyError> {
-        Ok(())
-    }
-
-    fn hold_when_back(&self, _: &ProviderKey) {}
-
-    fn kek(&self, _: &ProviderKey) -> Option<Arc<Kek>> {
-        None
-    }
-
-    fn forget(&self, _: &ProviderKey) {}
-
-    fn status(&self, _: &ProviderKey) -> Option<LeaseStatus> {
-        None
-    }
-
-    fn on_revocation(&self, _: &ProviderKey) -> OnRevocation {
-        OnRevocation::default()
-    }
-
-    fn changed(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn take_changes(&self) -> bool {
-        false
-    }
 }
 
 /// Two datastores on two file systems, and a socket.
@@ -189,8 +141,9 @@ fn open_at(path: &Path) -> AwaitedVolume {
         least_generation: 0,
     };
     let (head, layer, deks) = open_apart(path, &options).unwrap();
-    let kek = VolumeKek::new(Some(self::kek()), Arc::new(NoProviders)).unwrap();
-    AwaitedVolume { head, layer, deks, kek, keyring: Arc::new(NoProviders) }
+    let keyring = Arc::new(NoProviders("no key is a provider's".to_owned()));
+    let kek = VolumeKek::new(Some(self::kek()), Arc::clone(&keyring) as _).unwrap();
+    AwaitedVolume { head, layer, deks, kek, keyring }
 }
 
 /// A supervisor on a thread of its own.

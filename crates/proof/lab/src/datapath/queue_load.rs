@@ -105,9 +105,8 @@ impl QueueLoad {
                 due += interval * may_send as u32;
             }
             if phase < Phase::Over as u8 && may_send > 0 {
-                let count = may_send;
-                left -= count;
-                for slot in free.drain(free.len() - count as usize..) {
+                left -= may_send;
+                for slot in free.drain(free.len() - may_send as usize..) {
                     let (kind, sector) = self.next(pattern, stride);
                     self.queue.submit(slot, kind, sector)?;
                     sent[usize::from(slot)] = now;

@@ -68,6 +68,23 @@ impl<'a> Arrival<'a> {
         Ok(Self { storage, directory, place: place.to_owned(), file_system, lock_wait })
     }
 
+    /// Makes sure that the volume can arrive, and removes what has of another one of its states.
+    /// Returns its descriptor at the destination.
+    ///
+    /// # Errors
+    /// If the destination lacks room for it, or cannot hold such a volume; those of
+    /// [`tidy`](Self::tidy).
+    pub(super) fn expected(
+        &self,
+        from: &VolumeDirectory,
+        descriptor: &Descriptor,
+    ) -> Result<Descriptor, DatastoreError> {
+        let arriving = self.described(descriptor)?;
+        self.tidy(&arriving)?;
+        self.refuse_without_room(from, &arriving)?;
+        Ok(arriving)
+    }
+
     /// The volume's descriptor at the destination. The log of its top is as the file system there
     /// needs it.
     pub(super) fn described(&self, descriptor: &Descriptor) -> Result<Descriptor, DatastoreError> {
@@ -88,7 +105,7 @@ impl<'a> Arrival<'a> {
     ///
     /// # Errors
     /// [`DatastoreError::Stranger`] for a file that is no volume's.
-    pub(super) fn tidy(&self, arriving: &Descriptor) -> Result<(), DatastoreError> {
+    fn tidy(&self, arriving: &Descriptor) -> Result<(), DatastoreError> {
         for name in self.directory.names()? {
             if !layer_files::are_of(arriving, &name) || name == log_name(arriving.top) {
                 self.remove(&name)?;
@@ -114,7 +131,7 @@ impl<'a> Arrival<'a> {
     }
 
     /// Refuses a volume that does not fit beside what has arrived of it.
-    pub(super) fn refuse_without_room(
+    fn refuse_without_room(
         &self,
         from: &VolumeDirectory,
         arriving: &Descriptor,

@@ -86,9 +86,7 @@ pub fn begin_relocation_beside_on<'a>(
     let descriptor = authenticated(&directory, options)?.0;
     refuse_taken_place(storage, from, descriptor.volume, to)?;
     let arrival = Arrival::begin(storage, to, descriptor.volume, options.lock_wait)?;
-    let arriving = arrival.described(&descriptor)?;
-    arrival.tidy(&arriving)?;
-    arrival.refuse_without_room(&directory, &arriving)?;
+    arrival.expected(&directory, &descriptor)?;
     let (options, to) = (*options, to.to_owned());
     Ok(RelocationBeside { storage, options, from: directory, to, arrival, carried: Vec::new() })
 }

@@ -177,9 +177,7 @@ impl Settled {
         carried: Vec<CarriedLayer>,
     ) -> Result<Relocation<'a>, DatastoreError> {
         let Self { head, top } = self;
-        let arriving = arrival.described(&head.descriptor)?;
-        arrival.tidy(&arriving)?;
-        arrival.refuse_without_room(&head.directory, &arriving)?;
+        let arriving = arrival.expected(&head.directory, &head.descriptor)?;
         let (options, to) = (*options, to.to_owned());
         Ok(Relocation { storage, options, to, head, top, carried, arrival, arriving, is_copied: false })
     }
