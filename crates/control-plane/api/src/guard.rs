@@ -182,7 +182,7 @@ impl Part {
             Self::Fill => "`fill`, an upload, an import, the seed",
             Self::NewDisk => "a new disk of a VM",
             Self::GuestAgent => "`quiesce_within_s`",
-            Self::Snapshot => "a snapshot, `with`",
+            Self::Snapshot => "a snapshot, `with`, the one that a linked clone leaves",
             Self::Revert => "a revert, with NVRAM, memory, `tpm`",
             Self::Clone => "a clone",
             Self::DecryptedClone => "`encrypted: false` of a clone",

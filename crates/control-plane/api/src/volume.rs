@@ -414,7 +414,7 @@ pub struct CloneVolume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<Reference>,
     /// Whether it shares the layers of the snapshot, so that nothing is copied. Without a snapshot,
-    /// the origin first gets one that is named after the clone.
+    /// the origin first gets one that is named after the clone, which takes `snapshot` there.
     #[serde(default)]
     pub linked: bool,
     /// Whether it is encrypted; as its origin without. Only for a copy.

@@ -110,7 +110,7 @@ pub struct CloneVm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
     /// Whether its disks share the layers of the snapshot, so that nothing is copied. Without a
-    /// snapshot, the VM first gets one that is named after the clone.
+    /// snapshot, the VM first gets one that is named after the clone, which takes `snapshot` there.
     #[serde(default, skip_serializing_if = "is_not")]
     pub linked: bool,
     /// Has the agent in a guest that runs freeze the guest's file systems while that snapshot is

@@ -8,7 +8,7 @@
 
 use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_api::event::Event;
-use strongroom_api::guard::{Guard, Needs, On, PartOf};
+use strongroom_api::guard::{Guard, Needs, On, Part, PartOf};
 use strongroom_api::{
     BuiltInRole, ErrorCode, Name, ObjectKind, ObjectRef, Operation, Privilege, PrivilegeSet, Problem,
     Reference,
@@ -432,6 +432,17 @@ fn judge(
     let privileges = needed(index, place, needs);
     let lacks: Vec<Privilege> = privileges.iter().copied().filter(|needed| !held.has(*needed)).collect();
     if lacks.is_empty() { Ok(NeedAt { place, privileges }) } else { Err(forbidden(index, place, &lacks)) }
+}
+
+/// The caller of a request that takes another part of a VM than its fields name.
+pub(super) fn asked_for(index: &Index, caller: &Caller, part: Part, vm: VmId) -> Result<Caller, Problem> {
+    let mut caller = caller.clone();
+    if caller.principal != Principal::Machine {
+        let (place, rights) = (Place::Vm(vm), Rights::of(index, caller.principal));
+        let hidden = || problems::not_found(ObjectKind::Vm, &vm.to_string());
+        caller.needs.push(judge(index, &rights, place, part.needs(), hidden)?);
+    }
+    Ok(caller)
 }
 
 /// The privileges that are needed at a place.

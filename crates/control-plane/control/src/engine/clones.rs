@@ -15,6 +15,7 @@
 //! Between the two, other tasks may. Whoever is killed, the task has the snapshot's id from the
 //! beginning, and does not end while its host reports it: [`super::temporary`].
 
+use strongroom_api::guard::Part;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, Boot, CloneVm, CreateVm, EncryptionWish, Nic, Notes};
 use strongroom_api::{ErrorCode, Name, Problem};
@@ -25,6 +26,7 @@ use strongroom_types::{SnapshotId, VmId};
 use strongroom_vm::{DiskKind, QuiesceWithin};
 use uuid::Uuid;
 
+use super::access;
 use super::advance::{Next, Step, keep_volumes};
 use super::disks::failures_max;
 use super::observe::Look;
@@ -148,6 +150,15 @@ pub(super) struct CloneContent {
 }
 
 impl CloneContent {
+    /// The caller of the request for a clone of this VM. What the clone leaves there takes what a
+    /// snapshot does.
+    pub(super) fn asked_for(&self, index: &Index, caller: &Caller, of: &VmRecord) -> Result<Caller, Problem> {
+        match self.new_snapshot {
+            Some(_) if self.linked => access::asked_for(index, caller, Part::Snapshot, of.id),
+            _ => Ok(caller.clone()),
+        }
+    }
+
     /// The work of a task that makes the clone of this VM, with the snapshot that it deletes when
     /// everything is copied.
     pub(super) fn work(self, of: &VmRecord) -> (Work, Option<TemporarySnapshot>) {
@@ -186,6 +197,7 @@ impl Control {
                 },
             };
             let content = self.content_of_clone(index, origin, &wanted)?;
+            let caller = &content.asked_for(index, caller, origin)?;
             let Placed { mut vm, .. } = self.place(index, &like(origin, wish, &wanted)?, id)?;
             vm.folder = origin.folder;
             wanted.check_place(origin, &vm)?;

@@ -79,12 +79,16 @@ impl Control {
 
     /// Requests a change that the caller may make.
     fn permitted_change(&self, caller: Caller, change: &VolumeChange) -> Result<Task, Problem> {
-        let refused = |problem: Problem| match self.record_refusal(&caller, "volume_change", &problem) {
+        let recorded = |problem: Problem| match self.record_refusal(&caller, "volume_change", &problem) {
             Ok(()) => problem,
             Err(unrecorded) => unrecorded,
         };
-        let caller = self.admit_parts(caller.clone(), None, &Parts::of(change)).map_err(refused)?;
-        self.change_volume(&caller, change)
+        let admitted = self.admit_parts(caller.clone(), None, &Parts::of(change)).map_err(recorded)?;
+        // A right that is lost since, or that only the state of the volume asks for.
+        self.change_volume(&admitted, change).map_err(|problem| match problem.code {
+            ErrorCode::Forbidden => recorded(problem),
+            _ => problem,
+        })
     }
 
     fn change_volume(&self, caller: &Caller, change: &VolumeChange) -> Result<Task, Problem> {
@@ -150,6 +154,7 @@ impl Control {
                 },
             };
             let content = self.content_of_clone(index, owner, &wanted)?;
+            let caller = &content.asked_for(index, caller, owner)?;
             if disk.kind == DiskKind::Swap {
                 let message = format!("{} is a swap disk, which keeps nothing", disk.name);
                 return Err(problems::conflict(message).next("clone a disk that keeps data"));

@@ -552,6 +552,53 @@ fn a_token_has_a_role_an_end_and_no_more_than_its_user() {
 }
 
 #[test]
+fn a_linked_clone_that_leaves_a_snapshot_takes_what_a_snapshot_does() {
+    let home = tempfile::tempdir().unwrap();
+    let server = with_two_vms(home.path());
+    let mut admin = server.client();
+    let role = json!({ "name": "copier", "privileges": ["view", "create"] });
+    assert_eq!(admin.post("/v1/roles", &role).status, 201);
+    let mut eve = user(&server, "eve", "copier", &site());
+    let link = |name: &str| json!({ "name": name, "linked": true });
+    let change = json!({ "changes": [
+        { "change": "clone", "volume": "clear1/disk0", "name": "copied" },
+        { "change": "clone", "volume": "clear1/disk0", "name": "linked", "linked": true },
+    ] });
+    let lacks = |problem: &Value| {
+        assert_eq!(problem["error"]["code"], "forbidden", "{problem}");
+        assert!(problem["error"]["message"].as_str().unwrap().contains("snapshot"), "{problem}");
+    };
+    let refused = eve.post("/v1/vms/clear1/clone", &link("link"));
+    assert_eq!(refused.status, 403, "{}", refused.body);
+    lacks(&refused.json());
+    let copied = eve.post("/v1/vms/clear1/clone", &json!({ "name": "copy" }));
+    eve.done(&copied);
+    let changes = eve.post("/v1/volumes/changes", &change).json();
+    lacks(&changes["changes"][1]);
+    let copied = changes["changes"][0]["task"]["id"].as_str().unwrap();
+    assert_eq!(eve.get(&format!("/v1/tasks/{copied}?wait_s=20")).json()["state"], "done");
+    let listed = admin.get("/v1/access/log?by=eve").json();
+    let refusals = listed["items"].as_array().unwrap().iter().filter(|entry| entry["kind"] == "refused");
+    let operations: Vec<_> = refusals.map(|entry| entry["operation"].as_str().unwrap()).collect();
+    assert_eq!(operations, ["vm_clone", "volume_change"], "{listed}");
+    let snapshots = admin.get("/v1/vms/clear1/snapshots").json();
+    assert_eq!(snapshots["items"], json!([]), "{snapshots}");
+
+    // One that is there already is shared, and so is a template's.
+    let made = admin.post("/v1/vms/clear1/snapshots", &json!({ "name": "monday" }));
+    admin.done(&made);
+    let linked = eve.post(
+        "/v1/vms/clear1/clone",
+        &json!({ "name": "link1", "linked": true, "snapshot": "monday" }),
+    );
+    eve.done(&linked);
+    let template = admin.post("/v1/vms/clear1/template", &json!({}));
+    admin.done(&template);
+    let linked = eve.post("/v1/vms/clear1/clone", &link("link2"));
+    eve.done(&linked);
+}
+
+#[test]
 fn a_move_to_another_host_takes_migrate_and_an_evacuation_what_its_steps_take() {
     let home = tempfile::tempdir().unwrap();
     let server = with_two_vms(home.path());
