@@ -10,8 +10,9 @@
 //! - [`StreamWriter::pack_from`] and [`Unpacker`]: the content of such a stream without its zeroes.
 //! - [`Log`]: a ring with the latest output, which never ends.
 //! - [`FrameWriter`] and [`FrameReader`]: a disk's content on its way between two machines. TLS
-//!   seals
-//!   it there, and the frames say that it is whole.
+//!   seals it there, and the frames say that it is whole.
+//! - [`VolumeGiver`] and [`VolumeTaker`]: a VM's volumes on their way to another host, as they are
+//!   stored.
 //!
 //! Promises:
 //! - Only verified content is passed on; [`StreamReader::verify`] verifies a whole stream before
@@ -36,6 +37,7 @@ mod record;
 mod sparse;
 #[cfg(test)]
 mod tests;
+mod volumes;
 mod writer;
 
 pub use error::StreamError;
@@ -45,6 +47,10 @@ pub use log::{Log, LogPiece, RING_SLOTS_MAX};
 pub use medium::Medium;
 pub use reader::StreamReader;
 pub use sparse::{Unpacked, Unpacker};
+pub use volumes::{
+    Asked, GivenVolume, TakeData, VOLUME_DATA_BYTES_MAX, VOLUME_FILE_BYTES_MAX, VolumeGiver, VolumeTaker,
+    VolumesError,
+};
 pub use writer::StreamWriter;
 
 /// The most bytes of the volume that a stream with this much content takes. Its description has its

@@ -600,6 +600,17 @@ pub enum DatastoreError {
         /// The layer.
         layer: LayerId,
     },
+    /// A volume that does not arrive from another host.
+    #[error(
+        "the volume does not arrive at {path}: {reason}; it is where it was: move it again, which goes on with \
+         what has arrived"
+    )]
+    NotReceived {
+        /// Where the volume was to be.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// A copy that is not complete.
     #[error("not all layers of the volume are at {path} yet; copy the rest first")]
     NotCopied {
@@ -694,6 +705,7 @@ impl DatastoreError {
             Self::Shrink { .. } => "shrink",
             Self::Stranger { .. } => "stranger",
             Self::NotRelocated { .. } => "not_relocated",
+            Self::NotReceived { .. } => "not_received",
             Self::NotCopied { .. } => "not_copied",
             Self::TwoPlaces { .. } => "two_places",
             Self::ReadOnly { .. } => "read_only",

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod additions;
+mod between_hosts;
 mod clones;
 mod damage;
 mod life;

@@ -12,35 +12,39 @@ use strongroom_types::{BLOCK_BYTES, SnapshotId, VolumeId};
 use crate::volume::{LOCK_WAIT, MIB, Volume, close_in_order, kek};
 
 /// Another datastore, in memory.
-struct Destination {
+pub struct Destination {
     datastore: tempfile::TempDir,
 }
 
 impl Destination {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { datastore: tempfile::tempdir_in("/dev/shm").unwrap() }
     }
 
-    fn place(&self) -> PathBuf {
+    pub fn datastore(&self) -> &Path {
+        self.datastore.path()
+    }
+
+    pub fn place(&self) -> PathBuf {
         self.datastore.path().join("vm1")
     }
 
-    fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.datastore.path()).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 }
 
-fn options(volume: &Volume) -> RelocateOptions<'_> {
+pub fn options(volume: &Volume) -> RelocateOptions<'_> {
     RelocateOptions { protection: volume.protection(), lock_wait: LOCK_WAIT, least_generation: 0 }
 }
 
-fn on(_: RelocateProgress) -> ControlFlow<()> {
+pub fn on(_: RelocateProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
 /// The content of the files of a volume's layers, apart from logs.
-fn content(path: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn content(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
     let named = entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.path()));
     let parts = ["layer-", "tags2-", "discards-"];
@@ -49,7 +53,7 @@ fn content(path: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// A volume of three layers and a branch, with blocks here and there.
-fn with_content(volume: Volume) -> Volume {
+pub fn with_content(volume: Volume) -> Volume {
     let mut kept = Vec::new();
     for (fill, name) in [(1_u8, "one"), (2, "two")] {
         write_blocks(&volume, fill);

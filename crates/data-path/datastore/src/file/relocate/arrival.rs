@@ -1,6 +1,7 @@
 //! The destination of a volume that moves: a hidden directory beside its place, until all of it is
 //! there.
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +9,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use strongroom_types::{VolumeId, display_bytes};
 
-use super::layer_content::{Found, LayerContent};
+use super::RelocateOptions;
+use super::layer_content::{Found, LayerContent, LayerDigest, LayerPiece};
 use crate::file::create::make_datastore;
 use crate::file::descriptor::{Descriptor, LayerRecord, LogRecord, Provisioning};
 use crate::file::directory::{
@@ -18,7 +20,7 @@ use crate::file::error::DatastoreError;
 use crate::file::filesystem::FileSystem;
 use crate::file::lock::{self, Sharing};
 use crate::file::open::{Access, OpenOptions, Protection};
-use crate::file::open_files::Opening;
+use crate::file::open_files::{Opening, authenticate};
 use crate::file::reserve::is_spare;
 use crate::file::storage::Storage;
 use crate::file::{layer_files, log};
@@ -69,19 +71,20 @@ impl<'a> Arrival<'a> {
     }
 
     /// Makes sure that the volume can arrive, and removes what has of another one of its states.
-    /// Returns its descriptor at the destination.
+    /// `bytes_of` says what the files of a layer have allocated where it comes from. Returns its
+    /// descriptor at the destination.
     ///
     /// # Errors
     /// If the destination lacks room for it, or cannot hold such a volume; those of
     /// [`tidy`](Self::tidy).
     pub(super) fn expected(
         &self,
-        from: &VolumeDirectory,
         descriptor: &Descriptor,
+        bytes_of: &dyn Fn(&LayerRecord) -> u64,
     ) -> Result<Descriptor, DatastoreError> {
         let arriving = self.described(descriptor)?;
         self.tidy(&arriving)?;
-        self.refuse_without_room(from, &arriving)?;
+        self.refuse_without_room(&arriving, bytes_of)?;
         Ok(arriving)
     }
 
@@ -133,19 +136,14 @@ impl<'a> Arrival<'a> {
     /// Refuses a volume that does not fit beside what has arrived of it.
     fn refuse_without_room(
         &self,
-        from: &VolumeDirectory,
         arriving: &Descriptor,
+        bytes_of: &dyn Fn(&LayerRecord) -> u64,
     ) -> Result<(), DatastoreError> {
-        let bytes_in = |directory: &VolumeDirectory, name: &str| {
-            directory.handle.allocated_bytes(name).unwrap_or_default()
-        };
         let mut needed_bytes = SLACK_BYTES;
         for layer in &arriving.layers {
-            needed_bytes += layer.log.map_or(0, |LogRecord { bytes }| bytes);
-            for name in layer_files::names(&without_log(layer)) {
-                let there = bytes_in(&self.directory, &name);
-                needed_bytes += bytes_in(from, &name).saturating_sub(there);
-            }
+            let there = allocated_bytes(&self.directory, layer);
+            let log_bytes = layer.log.map_or(0, |LogRecord { bytes }| bytes);
+            needed_bytes = needed_bytes.saturating_add(log_bytes + bytes_of(layer).saturating_sub(there));
         }
         match self.file_system.available_bytes >= needed_bytes {
             true => Ok(()),
@@ -165,12 +163,14 @@ impl<'a> Arrival<'a> {
     /// [`DatastoreError::NotRelocated`] if the datastore reads back something else.
     pub(super) fn carry(
         &self,
-        from: &LayerContent,
+        from: &mut dyn LayerSource,
         arriving: &Descriptor,
         layer: &LayerRecord,
         moved: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Option<u64>, DatastoreError> {
         let layer = &without_log(layer);
+        let moved = RefCell::new(moved);
+        let moved = |bytes| (moved.borrow_mut())(bytes);
         let mut left = match self.open(arriving, layer) {
             Err(error @ DatastoreError::InUse { .. }) => return Err(error),
             found => found.ok(),
@@ -185,11 +185,21 @@ impl<'a> Arrival<'a> {
                 }
             };
             let mut written_bytes = 0;
-            let read = from.read(&mut |piece| {
+            let mut take = |piece: &LayerPiece<'_>| {
+                if !into.takes(piece) {
+                    let (path, reason) =
+                        (self.place.clone(), format!("layer {} has no such piece", layer.id));
+                    return Err(DatastoreError::NotReceived { path, reason });
+                }
                 written_bytes += into.write(piece, found)?;
                 Ok(moved(piece.content.len() as u64))
-            })?;
-            let Some(read) = read else { return Ok(None) };
+            };
+            let mut left_there = || into.read(&mut |_| Ok(moved(0)));
+            let left_there: Option<&mut LeftThere<'_>> = match found {
+                Found::Some => Some(&mut left_there),
+                Found::Nothing => None,
+            };
+            let Some(read) = from.read(layer, left_there, &mut take)? else { return Ok(None) };
             into.sync()?;
             let Some(written) = into.read(&mut |_| Ok(moved(0)))? else { return Ok(None) };
             match found {
@@ -223,13 +233,14 @@ impl<'a> Arrival<'a> {
     }
 
     /// Gives the volume its name, durably, with all files of its layers there: first the log of its
-    /// top, and its descriptor, and the names of all of them.
+    /// top, and its descriptor, which is authentic when it is read back, and the names of all of
+    /// them.
     pub(super) fn take_place(
         &self,
         arriving: &Descriptor,
-        encoded: &[u8],
-        authenticate: &dyn Fn(&VolumeDirectory) -> Result<Descriptor, DatastoreError>,
+        options: &RelocateOptions<'_>,
     ) -> Result<(), DatastoreError> {
+        let encoded = arriving.encode(&self.place, &options.protection.keks())?;
         self.tidy(arriving)?;
         for layer in &arriving.layers {
             // It was copied, perhaps hours ago.
@@ -239,8 +250,9 @@ impl<'a> Arrival<'a> {
             }
         }
         self.directory.sync()?;
-        self.directory.write_descriptor(encoded)?;
-        if authenticate(&self.directory)? != *arriving {
+        self.directory.write_descriptor(&encoded)?;
+        let written = self.directory.read_descriptor()?;
+        if authenticate(&self.place, written, &options.to_open(Access::ReadOnly))? != *arriving {
             return Err(DatastoreError::NotRelocated { path: self.place.clone(), layer: arriving.top });
         }
         self.storage.rename(&self.directory.path, &self.place).map_err(|errno| match errno {
@@ -258,6 +270,46 @@ impl Drop for Arrival<'_> {
             let _ = self.storage.remove_directory(&self.directory.path);
         }
     }
+}
+
+/// Where the layers of a volume that arrives are read.
+pub trait LayerSource {
+    /// Reads a layer, and gives its pieces to `take`. Returns the digest of what it has; `None` if
+    /// `take`, or `left_there`, has ended it early. `left_there` is the digest of what an earlier
+    /// attempt has left at the destination, if that is anything: a source from which reading takes
+    /// long need not give what is there already.
+    ///
+    /// # Errors
+    /// If it cannot be read, and those of `take`.
+    fn read(
+        &mut self,
+        layer: &LayerRecord,
+        left_there: Option<&mut LeftThere<'_>>,
+        take: &mut TakePiece<'_>,
+    ) -> Result<Option<LayerDigest>, DatastoreError>;
+}
+
+/// Says what an earlier attempt has left of a layer, as [`LayerSource::read`] uses it.
+pub type LeftThere<'a> = dyn FnMut() -> Result<Option<LayerDigest>, DatastoreError> + 'a;
+/// Takes the pieces of a layer, and may end its reading.
+pub type TakePiece<'a> = dyn FnMut(&LayerPiece<'_>) -> Result<ControlFlow<()>, DatastoreError> + 'a;
+
+/// A layer on this host.
+impl LayerSource for &LayerContent {
+    fn read(
+        &mut self,
+        _: &LayerRecord,
+        _: Option<&mut LeftThere<'_>>,
+        take: &mut TakePiece<'_>,
+    ) -> Result<Option<LayerDigest>, DatastoreError> {
+        LayerContent::read(self, take)
+    }
+}
+
+/// What the files of a layer have allocated in a directory, without its log.
+pub(super) fn allocated_bytes(directory: &VolumeDirectory, layer: &LayerRecord) -> u64 {
+    let bytes_of = |name: String| directory.handle.allocated_bytes(&name).unwrap_or_default();
+    layer_files::names(&without_log(layer)).map(bytes_of).sum()
 }
 
 /// The layer as it is copied: its log is empty, and another one is made.

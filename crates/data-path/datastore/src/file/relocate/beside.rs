@@ -15,14 +15,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::arrival::{Arrival, without_log};
+use super::arrival::{Arrival, allocated_bytes, without_log};
 use super::layer_content::LayerContent;
 use super::{CopiedVolume, RelocateOptions, RelocateProgress, Relocation, open_settled, refuse_taken_place};
 use crate::file::create::check_name;
 use crate::file::descriptor::{Descriptor, LayerRecord};
 use crate::file::directory::VolumeDirectory;
 use crate::file::error::DatastoreError;
-use crate::file::layer_files;
 use crate::file::lock::Sharing;
 use crate::file::open::Access;
 use crate::file::open_files::{Opening, authenticate, refuse_the_other_sort};
@@ -86,7 +85,7 @@ pub fn begin_relocation_beside_on<'a>(
     let descriptor = authenticated(&directory, options)?.0;
     refuse_taken_place(storage, from, descriptor.volume, to)?;
     let arrival = Arrival::begin(storage, to, descriptor.volume, options.lock_wait)?;
-    arrival.expected(&directory, &descriptor)?;
+    arrival.expected(&descriptor, &|layer| allocated_bytes(&directory, layer))?;
     let (options, to) = (*options, to.to_owned());
     Ok(RelocationBeside { storage, options, from: directory, to, arrival, carried: Vec::new() })
 }
@@ -125,7 +124,7 @@ impl<'a> RelocationBeside<'a> {
                 let (done_bytes, left_layers) = (copied.read_bytes, left.layers);
                 watch(RelocateProgress { done_bytes, left_bytes, left_layers })
             };
-            let Some(written) = self.arrival.carry(&content, &arriving, &layer, &mut moved)? else {
+            let Some(written) = self.arrival.carry(&mut &content, &arriving, &layer, &mut moved)? else {
                 return Ok(None);
             };
             copied.layers += 1;
@@ -183,10 +182,9 @@ impl<'a> RelocationBeside<'a> {
     }
 
     fn left_of(&self, descriptor: &Descriptor) -> LeftToRelocate {
-        let bytes_of = |name: String| self.from.handle.allocated_bytes(&name).unwrap_or_default();
-        let add = |left: LeftToRelocate, layer: &LayerRecord| {
-            let bytes: u64 = layer_files::names(&without_log(layer)).map(bytes_of).sum();
-            LeftToRelocate { layers: left.layers + 1, bytes: left.bytes + bytes }
+        let add = |left: LeftToRelocate, layer: &LayerRecord| LeftToRelocate {
+            layers: left.layers + 1,
+            bytes: left.bytes + allocated_bytes(&self.from, layer),
         };
         self.to_copy(descriptor).fold(LeftToRelocate::default(), add)
     }
@@ -204,7 +202,7 @@ impl<'a> RelocationBeside<'a> {
     /// attempt.
     pub fn closed(self) -> Result<Relocation<'a>, DatastoreError> {
         let Self { storage, options, from, to, arrival, carried } = self;
-        let opened = open_settled(storage, &from.path, &to, &options)?;
+        let opened = open_settled(storage, &from.path, Some(&to), &options)?;
         opened.arriving(storage, &to, &options, arrival, carried)
     }
 

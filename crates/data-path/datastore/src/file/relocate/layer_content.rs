@@ -18,15 +18,15 @@ use crate::file::error::DatastoreError;
 use crate::file::storage::StoredFile;
 use crate::file::{discards, tags};
 
-/// The most bytes of a piece. Each is read and written by one call.
-const PIECE_BYTES: u64 = 1 << 20;
+/// The most bytes of a [`LayerPiece`].
+pub const LAYER_PIECE_BYTES_MAX: u64 = 1 << 20;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// One of the files of a layer whose content travels. The first-write log is empty, and is made
 /// anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub enum LayerPart {
     /// The blocks, as ciphertext.
     Blocks,
     /// Their tags.
@@ -35,17 +35,34 @@ pub(super) enum Part {
     Discards,
 }
 
-/// A piece of one of these files: whole blocks of 4096 bytes. Those of zeroes are nothing.
-pub(super) struct Piece<'a> {
-    pub part: Part,
+/// A piece of one of these files: whole blocks of 4096 bytes, at most [`LAYER_PIECE_BYTES_MAX`].
+/// Those of zeroes are nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerPiece<'a> {
+    /// The file.
+    pub part: LayerPart,
+    /// Where it lies there, in bytes.
     pub offset: u64,
+    /// The blocks.
     pub content: &'a [u8],
 }
 
 /// SHA-256 of what a layer has: of the number of each block that is not zeroes, and its content.
 /// Two layers with the same content have the same, however their files are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Digest([u8; 32]);
+pub struct LayerDigest([u8; 32]);
+
+impl LayerDigest {
+    /// The digest with these bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
 
 /// The open files of a layer.
 pub(super) struct LayerContent {
@@ -55,7 +72,7 @@ pub(super) struct LayerContent {
 }
 
 struct OpenPart {
-    part: Part,
+    part: LayerPart,
     file: Arc<dyn StoredFile>,
     /// Nothing of the content lies beyond.
     bytes: u64,
@@ -76,24 +93,28 @@ impl LayerContent {
         let layer_bytes = descriptor.layer_size(layer).block_aligned_bytes();
         let tags_bytes = tags::Layout::of(Descriptor::absence_of(layer)).file_bytes(layer_bytes);
         let OpenLayer { file, tags, discards, .. } = opened;
-        let mut parts = vec![OpenPart { part: Part::Blocks, file, bytes: layer_bytes }];
-        parts.extend(tags.map(|file| OpenPart { part: Part::Tags, file, bytes: tags_bytes }));
+        let mut parts = vec![OpenPart { part: LayerPart::Blocks, file, bytes: layer_bytes }];
+        parts.extend(tags.map(|file| OpenPart { part: LayerPart::Tags, file, bytes: tags_bytes }));
         let discards_bytes = discards::file_bytes(layer_bytes);
-        parts.extend(discards.map(|file| OpenPart { part: Part::Discards, file, bytes: discards_bytes }));
+        parts.extend(discards.map(|file| OpenPart {
+            part: LayerPart::Discards,
+            file,
+            bytes: discards_bytes,
+        }));
         Self { path, parts, pool: BufferPool::brief() }
     }
 
     /// Reads all of it. Returns its digest; `None` if `take` has ended it early.
     pub(super) fn read(
         &self,
-        take: &mut dyn FnMut(&Piece<'_>) -> Result<ControlFlow<()>, DatastoreError>,
-    ) -> Result<Option<Digest>, DatastoreError> {
+        take: &mut dyn FnMut(&LayerPiece<'_>) -> Result<ControlFlow<()>, DatastoreError>,
+    ) -> Result<Option<LayerDigest>, DatastoreError> {
         let mut digest = Sha256::default();
         for OpenPart { part, file, bytes } in &self.parts {
             digest.update(&[part.number()]);
             let mut at = 0;
             while let Some(run) = self.next_run(&**file, at..*bytes)? {
-                for offset in run.clone().step_by(PIECE_BYTES as usize) {
+                for offset in run.clone().step_by(LAYER_PIECE_BYTES_MAX as usize) {
                     let buffer = self.read_piece(&**file, offset..run.end)?;
                     for (number, block) in (offset / BLOCK_BYTES..).zip(buffer.bytes().chunks(BLOCK)) {
                         if !is_zero(block) {
@@ -101,7 +122,7 @@ impl LayerContent {
                             digest.update(block);
                         }
                     }
-                    let piece = Piece { part: *part, offset, content: buffer.bytes() };
+                    let piece = LayerPiece { part: *part, offset, content: buffer.bytes() };
                     if take(&piece)?.is_break() {
                         return Ok(None);
                     }
@@ -109,7 +130,7 @@ impl LayerContent {
                 at = run.end;
             }
         }
-        Ok(Some(Digest(digest.finish())))
+        Ok(Some(LayerDigest(digest.finish())))
     }
 
     /// The next run of data, in whole blocks. Its end is looked for once: that takes long in a file
@@ -136,7 +157,7 @@ impl LayerContent {
     /// Reads the first piece of a run.
     fn read_piece(&self, file: &dyn StoredFile, run: Range<u64>) -> Result<Buffer, DatastoreError> {
         let failed = |errno| system("read a layer of", &self.path)(errno);
-        let wanted = (run.end - run.start).min(PIECE_BYTES);
+        let wanted = (run.end - run.start).min(LAYER_PIECE_BYTES_MAX);
         let mut buffer = self.pool.take(wanted as usize).ok_or_else(|| failed(Errno::NOMEM))?;
         match file.read_at(run.start, buffer.bytes_mut()).map_err(failed)? as u64 {
             read if read == wanted => Ok(buffer),
@@ -144,9 +165,19 @@ impl LayerContent {
         }
     }
 
+    /// Whether a piece is one of a layer with these files. What has come from elsewhere may not be.
+    pub(super) fn takes(&self, piece: &LayerPiece<'_>) -> bool {
+        let length = piece.content.len() as u64;
+        let is_whole = length.is_multiple_of(BLOCK_BYTES) && piece.offset.is_multiple_of(BLOCK_BYTES);
+        let ends_within = |open: &OpenPart| {
+            open.part == piece.part && piece.offset.checked_add(length).is_some_and(|end| end <= open.bytes)
+        };
+        is_whole && length <= LAYER_PIECE_BYTES_MAX && self.parts.iter().any(ends_within)
+    }
+
     /// Writes the blocks of a piece that are not zeroes, and that are not found there. Returns the
     /// bytes that were written.
-    pub(super) fn write(&self, piece: &Piece<'_>, found: Found) -> Result<u64, DatastoreError> {
+    pub(super) fn write(&self, piece: &LayerPiece<'_>, found: Found) -> Result<u64, DatastoreError> {
         let failed = |errno| self.not_written(errno, piece.content.len() as u64);
         let Some(OpenPart { file, .. }) = self.parts.iter().find(|open| open.part == piece.part) else {
             return Err(failed(Errno::NOENT));
@@ -193,7 +224,7 @@ impl LayerContent {
     /// Makes all of it durable.
     pub(super) fn sync(&self) -> Result<(), DatastoreError> {
         let synced = self.parts.iter().try_for_each(|open| open.file.sync());
-        synced.map_err(|errno| self.not_written(errno, PIECE_BYTES))
+        synced.map_err(|errno| self.not_written(errno, LAYER_PIECE_BYTES_MAX))
     }
 
     fn not_written(&self, errno: Errno, needed_bytes: u64) -> DatastoreError {
@@ -206,12 +237,18 @@ impl LayerContent {
     }
 }
 
-impl Part {
-    fn number(self) -> u8 {
+impl LayerPart {
+    /// Its number in digests, and on the way.
+    pub fn number(self) -> u8 {
         match self {
             Self::Blocks => 0,
             Self::Tags => 1,
             Self::Discards => 2,
         }
+    }
+
+    /// The file with this number.
+    pub fn of_number(number: u8) -> Option<Self> {
+        [Self::Blocks, Self::Tags, Self::Discards].into_iter().find(|part| part.number() == number)
     }
 }

@@ -20,6 +20,7 @@
 
 mod arrival;
 mod beside;
+mod between_hosts;
 mod layer_content;
 
 use std::ops::ControlFlow;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use strongroom_types::VolumeId;
 
-use self::arrival::{Arrival, staging_of, without_log};
+use self::arrival::{Arrival, allocated_bytes, staging_of, without_log};
 use self::beside::CarriedLayer;
 use self::layer_content::LayerContent;
 use super::add_layer::{refuse_an_open_log, refuse_unclosed, remove_leftovers};
@@ -40,16 +41,18 @@ use super::directory::{VolumeDirectory, layer_of_name, parent_of, sync_parent, s
 use super::disk::OpenLayer;
 use super::error::DatastoreError;
 use super::head::VolumeHead;
-use super::layer_files;
 use super::lock::{self, Sharing};
 use super::open::{Access, OpenOptions, Protection, open_apart_on};
 use super::open_files::{Opening, authenticate, refuse_the_other_sort};
 use super::storage::{BY_PATH, Storage};
 
 pub(super) use self::arrival::ARRIVING_PREFIX;
+pub use self::arrival::{LayerSource, LeftThere, TakePiece};
 pub use self::beside::{
     LeftToRelocate, RelocationBeside, begin_relocation_beside, begin_relocation_beside_on,
 };
+pub use self::between_hosts::{ArrivingVolume, DepartingVolume, SentVolume, begin_arrival, begin_departure};
+pub use self::layer_content::{LAYER_PIECE_BYTES_MAX, LayerDigest, LayerPart, LayerPiece};
 
 /// Options of [`begin_relocation`].
 #[derive(Clone, Copy, Debug)]
@@ -99,9 +102,7 @@ pub struct Relocation<'a> {
     storage: &'a dyn Storage,
     options: RelocateOptions<'a>,
     to: PathBuf,
-    head: VolumeHead,
-    /// Holds the locks of its files.
-    top: OpenLayer,
+    from: Settled,
     /// What was copied while the volume was in use.
     carried: Vec<CarriedLayer>,
     arrival: Arrival<'a>,
@@ -135,7 +136,7 @@ pub fn begin_relocation_on<'a>(
     options: &RelocateOptions<'a>,
 ) -> Result<Relocation<'a>, DatastoreError> {
     check_name(to)?;
-    let opened = open_settled(storage, from, to, options)?;
+    let opened = open_settled(storage, from, Some(to), options)?;
     let arrival = Arrival::begin(storage, to, opened.head.descriptor.volume, options.lock_wait)?;
     opened.arriving(storage, to, options, arrival, Vec::new())
 }
@@ -143,28 +144,36 @@ pub fn begin_relocation_on<'a>(
 /// A volume that is locked, and complete.
 struct Settled {
     head: VolumeHead,
+    /// Holds the locks of its files.
     top: OpenLayer,
 }
 
-/// Locks a volume that can be moved.
+/// Locks a volume that can be moved, to a place of this host if that is known.
 fn open_settled(
     storage: &dyn Storage,
     from: &Path,
-    to: &Path,
+    to: Option<&Path>,
     options: &RelocateOptions<'_>,
 ) -> Result<Settled, DatastoreError> {
     let (head, top, _) = open_apart_on(storage, from, &options.to_open(Access::ReadWrite))?;
     let descriptor = &head.descriptor;
-    refuse_taken_place(storage, from, descriptor.volume, to)?;
-    if let Some(merging) = descriptor.merging {
-        return Err(DatastoreError::UnfinishedMerge { path: from.to_owned(), layer: merging.from });
+    if let Some(to) = to {
+        refuse_taken_place(storage, from, descriptor.volume, to)?;
     }
-    refuse_unclosed(from, descriptor)?;
+    refuse_unfinished(from, descriptor)?;
     refuse_an_open_log(from, descriptor.top, &top)?;
     head.refuse_a_second_group()?;
     // What nothing names is not moved, and must not keep the volume from being deleted.
     remove_leftovers(&head.directory, descriptor)?;
     Ok(Settled { head, top })
+}
+
+/// Refuses a volume in the middle of a merge, or whose last top was not closed.
+fn refuse_unfinished(path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
+    match descriptor.merging {
+        Some(merging) => Err(DatastoreError::UnfinishedMerge { path: path.to_owned(), layer: merging.from }),
+        None => refuse_unclosed(path, descriptor),
+    }
 }
 
 impl Settled {
@@ -176,10 +185,27 @@ impl Settled {
         arrival: Arrival<'a>,
         carried: Vec<CarriedLayer>,
     ) -> Result<Relocation<'a>, DatastoreError> {
-        let Self { head, top } = self;
-        let arriving = arrival.expected(&head.directory, &head.descriptor)?;
+        let arriving = arrival.expected(&self.head.descriptor, &|layer| self.bytes_of(layer))?;
         let (options, to) = (*options, to.to_owned());
-        Ok(Relocation { storage, options, to, head, top, carried, arrival, arriving, is_copied: false })
+        Ok(Relocation { storage, options, to, from: self, carried, arrival, arriving, is_copied: false })
+    }
+
+    /// The bytes that the files of a layer have allocated.
+    fn bytes_of(&self, layer: &LayerRecord) -> u64 {
+        allocated_bytes(&self.head.directory, layer)
+    }
+
+    /// Opens a layer to be read. Its files are locked as those of the volume are.
+    fn content_of(
+        &self,
+        layer: &LayerRecord,
+        options: &RelocateOptions<'_>,
+    ) -> Result<LayerContent, DatastoreError> {
+        let VolumeHead { directory, descriptor, .. } = &self.head;
+        let (options, file_system) = (options.to_open(Access::ReadOnly), directory.file_system()?);
+        let opening = Opening { directory, file_system, descriptor, options: &options, sharing: None };
+        let opened = opening.open(&without_log(layer))?;
+        Ok(LayerContent::of(directory.path.clone(), descriptor, layer, opened))
     }
 }
 
@@ -233,7 +259,7 @@ fn refuse_taken_place(
 impl<'a> Relocation<'a> {
     /// The volume's descriptor at its present place, authenticated.
     pub fn descriptor(&self) -> &Descriptor {
-        &self.head.descriptor
+        &self.from.head.descriptor
     }
 
     /// Copies all layers, and has the destination read them back. `watch` learns how far that is
@@ -259,10 +285,10 @@ impl<'a> Relocation<'a> {
         &self,
         watch: &mut dyn FnMut(RelocateProgress) -> ControlFlow<()>,
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
-        let Self { head, arrival, arriving, .. } = self;
+        let Self { from, arrival, arriving, options, .. } = self;
         let is_left = |layer: &&LayerRecord| !self.carried.iter().any(|carried| carried.is(layer));
         let left: Vec<&LayerRecord> = arriving.layers.iter().filter(is_left).collect();
-        let all_bytes: u64 = left.iter().map(|layer| self.bytes_of(layer)).sum();
+        let all_bytes: u64 = left.iter().map(|layer| from.bytes_of(layer)).sum();
         let mut copied = CopiedVolume { layers: left.len(), ..CopiedVolume::default() };
         for (at, layer) in left.iter().enumerate() {
             let mut moved = |bytes| {
@@ -271,30 +297,14 @@ impl<'a> Relocation<'a> {
                 let left_layers = left.len() - at;
                 watch(RelocateProgress { done_bytes, left_bytes: all_bytes - done_bytes, left_layers })
             };
-            let Some(written_bytes) = arrival.carry(&self.content_of(layer)?, arriving, layer, &mut moved)?
-            else {
+            let content = from.content_of(layer, options)?;
+            let Some(written_bytes) = arrival.carry(&mut &content, arriving, layer, &mut moved)? else {
                 return Ok(None);
             };
             copied.written_bytes += written_bytes;
-            copied.shared_layers += usize::from(head.directory.shares(layer));
+            copied.shared_layers += usize::from(from.head.directory.shares(layer));
         }
         Ok(Some(copied))
-    }
-
-    /// The bytes that the files of a layer have allocated.
-    fn bytes_of(&self, layer: &LayerRecord) -> u64 {
-        let (directory, layer) = (&self.head.directory.handle, without_log(layer));
-        let names = layer_files::names(&layer);
-        names.map(|name| directory.allocated_bytes(&name).unwrap_or_default()).sum()
-    }
-
-    /// Opens a layer to be read. Its files are locked as those of the volume are.
-    fn content_of(&self, layer: &LayerRecord) -> Result<LayerContent, DatastoreError> {
-        let VolumeHead { directory, descriptor, .. } = &self.head;
-        let (options, file_system) = (self.options.to_open(Access::ReadOnly), directory.file_system()?);
-        let opening = Opening { directory, file_system, descriptor, options: &options, sharing: None };
-        let opened = opening.open(&without_log(layer))?;
-        Ok(LayerContent::of(directory.path.clone(), descriptor, layer, opened))
     }
 
     /// Gives the copy the volume's name at the destination, durably, with a descriptor of a higher
@@ -309,11 +319,7 @@ impl<'a> Relocation<'a> {
         if !*is_copied {
             return Err(DatastoreError::NotCopied { path: to.clone() });
         }
-        let encoded = arriving.encode(to, &options.protection.keks())?;
-        let to_read = options.to_open(Access::ReadOnly);
-        let read_back =
-            |directory: &VolumeDirectory| authenticate(to, directory.read_descriptor()?, &to_read);
-        arrival.take_place(arriving, &encoded, &read_back)?;
+        arrival.take_place(arriving, options)?;
         Ok(arriving.clone())
     }
 
@@ -323,7 +329,7 @@ impl<'a> Relocation<'a> {
     /// # Errors
     /// If `to` is not the volume; those of [`delete`](super::delete()).
     pub fn remove_former(self) -> Result<(), DatastoreError> {
-        let Self { storage, options, to, head, top, carried, arrival, .. } = self;
+        let Self { storage, options, to, from: Settled { head, top }, carried, arrival, .. } = self;
         // The caller may use the volume by now.
         drop(arrival);
         let arrived = arrived_at(storage, &to, &options)?;
