@@ -57,6 +57,7 @@ mod many_vms;
 mod migrates;
 mod monitoring;
 mod moves_between_hosts;
+mod moves_with_volumes;
 mod named_tests;
 mod opens_with_standard_tools;
 mod operations;

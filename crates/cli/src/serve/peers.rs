@@ -20,7 +20,7 @@ use strongroom_hostd::daemon::{PortConfig, PortTls};
 use strongroom_keyserver::access::{CertificateSha256, ClientId, Role};
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
-use strongroom_keyserver::authority::peer::{ExpectedPeer, OwnSide, Revocations};
+use strongroom_keyserver::authority::peer::{ExpectedPeer, OwnSide, Revocations, connecting_as_stranger};
 use strongroom_keyserver::management::questions::{CancelToken, Clients, CreateToken, RevokeClient, Tokens};
 use tokio::runtime::Handle;
 
@@ -85,6 +85,11 @@ impl PortTls for SitePeer<PortConfig> {
             let control = Arc::new(side.listening(expected)?);
             Ok(PortConfig { control, guests, certificate_sha256 })
         })
+    }
+
+    fn to_host(&self, certificate_sha256: &str) -> io::Result<Arc<ClientConfig>> {
+        let certificate = certificate_sha256.parse().map_err(io::Error::other)?;
+        Ok(Arc::new(connecting_as_stranger(certificate, GUEST_PROTOCOL).map_err(io::Error::other)?))
     }
 }
 

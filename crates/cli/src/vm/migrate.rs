@@ -11,7 +11,9 @@ use crate::output::Output;
 /// The arguments of `vm migrate`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Both hosts reach the VM's datastore (`strongroom datastore add-host`), so no data of its disks is copied.
+    after_help = "Both hosts reach the VM's datastore (`strongroom datastore add-host`), so no data of its disks is copied. \
+Otherwise --datastore names one of the other host: a VM that is off moves there with its volumes, snapshots and dumps, \
+as they are stored.
 
 A VM that runs goes on while its memory passes to the other host, encrypted under keys that only the two hosts have, \
 unless the policy of a VM that was never encrypted says otherwise (`strongroom policy create --migration`). \
@@ -23,7 +25,8 @@ VMs of a host that does not answer stay: they may run there.
 
 Examples:
   strongroom vm migrate web1
-  strongroom vm migrate web1 --to host2 --pause-ms 100 --bandwidth 1G"
+  strongroom vm migrate web1 --to host2 --pause-ms 100 --bandwidth 1G
+  strongroom vm migrate web1 --to host3 --datastore local3"
 )]
 pub struct MigrateArguments {
     /// Name or id of the VM, or of a volume that no VM has
@@ -32,6 +35,10 @@ pub struct MigrateArguments {
     /// Host that it moves to [default: the one that fits best]
     #[arg(long, value_name = "HOST", alias = "host")]
     to: Option<String>,
+
+    /// Datastore of that host to which the volumes of a VM that is off move with it [default: they stay]
+    #[arg(long, value_name = "DATASTORE", requires = "to")]
+    datastore: Option<String>,
 
     /// Longest time for which a guest that runs may stand still, 10 to 60000 ms [default: 300]
     #[arg(long, value_name = "MS")]
@@ -55,10 +62,11 @@ pub struct MigrateArguments {
 impl MigrateArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let Self { vm, to, pause_ms, bandwidth, channels, .. } = self;
+        let Self { vm, to, datastore, pause_ms, bandwidth, channels, .. } = self;
         let api = self.api.connect()?;
         let wish = MoveToHost {
             host: to.clone(),
+            datastore: datastore.clone(),
             pause_ms: *pause_ms,
             bytes_per_second: *bandwidth,
             channels: *channels,

@@ -170,7 +170,7 @@ impl Part {
             Self::New => "a new VM or volume",
             Self::NewEncrypted => "`encryption.encrypted`, `encrypted` of something new",
             Self::ExistingKey => "`encryption.key`",
-            Self::Datastore => "`datastore` of something new, or of a disk that moves",
+            Self::Datastore => "`datastore` of something new, or of what moves",
             Self::Description => "`name`, `notes`, `tags` of what is there",
             Self::Size => "`cpus`, `memory_bytes`, `growth`, `machine_type`, `processor`, `restart`",
             Self::Boot => "`boot`",
@@ -578,6 +578,15 @@ impl Guarded for MoveDisk {
     }
 }
 
+impl Guarded for MoveToHost {
+    fn list<'request>(&'request self, parts: &mut Parts<'request>) {
+        let Self { datastore, host: _, pause_ms: _, bytes_per_second: _, channels: _ } = self;
+        if let Some(datastore) = datastore {
+            parts.add(Part::Datastore, On::Datastore(Some(datastore)));
+        }
+    }
+}
+
 /// Requests that take no more than their operation does.
 macro_rules! whole {
     ($($request:ident { $($field:ident),* })*) => {$(
@@ -615,7 +624,6 @@ whole! {
     BalanceHosts { plan }
     FenceHost { confirm, even_if_it_answers }
     AdmitHost { has_started_again }
-    MoveToHost { host, pause_ms, bytes_per_second, channels }
     CreateHostToken { name, address, valid_seconds }
     ReadVolumes { readings }
     ChangeVolumes { changes }

@@ -17,9 +17,10 @@ use strongroom_types::{CephMount, DatastoreId, ProviderKey, VmId, VolumeSize};
 use crate::layout::Layout;
 use crate::nic_layout::NicLayout;
 use crate::protocol::{
-    BootDevice, CloneSource, Cpus, Disk, DiskChange, DiskName, Grant, GroupAttempt, ImageFormat, KnownVolume,
-    MacAddress, MemorySize, MigrationPermit, MigrationSettings, NewVmSnapshot, Nic, ObservedVm, OperationId,
-    Problem, Progress, RunningMachine, SnapshotChange, StartOptions, VmGeneration, VmSpec, VolumeFacts,
+    BootDevice, CloneSource, Cpus, Disk, DiskChange, DiskName, Grant, GroupAttempt, HandoverId, ImageFormat,
+    KnownVolume, MacAddress, MemorySize, MigrationPermit, MigrationSettings, NewVmSnapshot, Nic, ObservedVm,
+    OperationId, Problem, Progress, RunningMachine, SnapshotChange, StartOptions, VmGeneration, VmSpec,
+    VolumeFacts,
 };
 use crate::state_file::StartSizes;
 
@@ -113,6 +114,17 @@ pub enum Task {
         /// The format of the copy.
         format: ImageFormat,
     },
+    /// Gives the volumes of a VM that is off to the host that it moves to, whose socket comes with
+    /// the packet, and exits.
+    GiveVolumes(Box<VmSpec>),
+    /// Fetches the volumes of a VM from the host that has them, whose socket comes with the packet,
+    /// makes its directory, and exits.
+    FetchVolumes {
+        /// The VM.
+        spec: Box<VmSpec>,
+        /// What is written into the directory.
+        handover: HandoverId,
+    },
     /// Reports the objections to this configuration as the one that the VM's supervisor last
     /// attested ([`Report::Judged`]), and exits.
     Judge(Box<VmSpec>),
@@ -141,6 +153,8 @@ impl Task {
             | Self::Rekey(spec)
             | Self::Reencrypt(spec)
             | Self::ConsoleLog(spec)
+            | Self::GiveVolumes(spec)
+            | Self::FetchVolumes { spec, .. }
             | Self::Judge(spec)
             | Self::Import { spec, .. }
             | Self::ChangeSnapshots { spec, .. }

@@ -218,8 +218,14 @@ impl VmRecord {
     /// # Errors
     /// If it cannot be read or parsed.
     pub fn read(path: &Path) -> Result<Option<Self>, VmDirectoryError> {
-        let text = read(path, CONFIGURATION, CONFIGURATION_BYTES_MAX + 1);
-        let Some(text) = text.map_err(system("read the configuration in", path))? else { return Ok(None) };
+        read_configuration(path)?.map(|text| Self::parse(path, &text)).transpose()
+    }
+
+    /// The record with this text, as it was stored; `path` names the directory in errors.
+    ///
+    /// # Errors
+    /// If it cannot be parsed.
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Self, VmDirectoryError> {
         let unusable = |reason: String| VmDirectoryError::Configuration { path: path.to_owned(), reason };
         if text.len() > CONFIGURATION_BYTES_MAX {
             return Err(unusable("it is longer than a configuration is".to_owned()));
@@ -228,14 +234,14 @@ impl VmRecord {
         struct Head {
             format: u32,
         }
-        let head: Head = serde_json::from_slice(&text).map_err(|error| unusable(error.to_string()))?;
+        let head: Head = serde_json::from_slice(text).map_err(|error| unusable(error.to_string()))?;
         if head.format != FORMAT {
             return Err(unusable(format!(
                 "it is of format {}; this program reads format {FORMAT}",
                 head.format
             )));
         }
-        let record: Self = serde_json::from_slice(&text).map_err(|error| {
+        let record: Self = serde_json::from_slice(text).map_err(|error| {
             // Fields of a newer version must not be lost.
             let newer = error.to_string().starts_with("unknown");
             let newer = if newer { "; a newer version has written it: upgrade the program" } else { "" };
@@ -245,7 +251,7 @@ impl VmRecord {
         if record.generation.0 > STORED_COUNT_MAX {
             return Err(unusable(format!("no VM has had {} starts", record.generation)));
         }
-        Ok(Some(record))
+        Ok(record)
     }
 
     /// As [`read`](Self::read), for a VM that must exist and have this id.
@@ -304,6 +310,15 @@ impl VmRecord {
     }
 }
 
+/// Reads the text of the record of the directory at `path`; `None` if it is not a VM's.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn read_configuration(path: &Path) -> Result<Option<Vec<u8>>, VmDirectoryError> {
+    let text = read(path, CONFIGURATION, CONFIGURATION_BYTES_MAX + 1);
+    text.map_err(system("read the configuration in", path))
+}
+
 /// Writes the id of a handover into a VM's directory, durably.
 ///
 /// # Errors
@@ -359,23 +374,36 @@ impl StagedVm {
     /// # Errors
     /// If its name is taken, or the remains cannot be removed.
     pub fn begin(spec: &VmSpec) -> Result<Option<Self>, VmDirectoryError> {
-        let place = spec.directory();
-        match VmRecord::read(&place)? {
-            Some(record) if record.spec.id != spec.id => return Err(VmDirectoryError::Taken { path: place }),
-            Some(record) if record.deleting => return Err(VmDirectoryError::Deleting { path: place }),
-            Some(_) => {
-                // The process that created it may have been killed before the name was durable.
-                sync(&spec.datastore).map_err(system("sync", &spec.datastore))?;
-                return Ok(None);
-            }
-            None if !is_gone(&place) => return Err(VmDirectoryError::Taken { path: place }),
-            None => {}
+        if is_complete(spec)? {
+            return Ok(None);
         }
-        let building = building(&spec.datastore, spec.id);
-        clear(&building)?;
+        let staged = Self::of(spec);
+        clear(&staged.building)?;
+        staged.make()?;
+        Ok(Some(staged))
+    }
+
+    /// As [`begin`](Self::begin), and keeps what an earlier attempt has left, for a caller that
+    /// believes none of it.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn go_on(spec: &VmSpec) -> Result<Option<Self>, VmDirectoryError> {
+        if is_complete(spec)? {
+            return Ok(None);
+        }
+        let staged = Self::of(spec);
+        if is_gone(&staged.building) {
+            staged.make()?;
+        } else {
+            refuse_strangers(&staged.building)?;
+        }
+        Ok(Some(staged))
+    }
+
+    fn make(&self) -> Result<(), VmDirectoryError> {
         // Other users must not see a VM's contents, not even their names.
-        BY_PATH.make_directory(&building).map_err(system("create", &building))?;
-        Ok(Some(Self { building, place }))
+        BY_PATH.make_directory(&self.building).map_err(system("create", &self.building))
     }
 
     /// A creation that this or another process has begun.
@@ -407,6 +435,22 @@ impl StagedVm {
         }
         let datastore = self.place.parent().unwrap_or(Path::new("/"));
         sync(datastore).map_err(system("sync", datastore))
+    }
+}
+
+/// Whether a VM's directory is there with its name, durably; if not, the name is free.
+fn is_complete(spec: &VmSpec) -> Result<bool, VmDirectoryError> {
+    let place = spec.directory();
+    match VmRecord::read(&place)? {
+        Some(record) if record.spec.id != spec.id => Err(VmDirectoryError::Taken { path: place }),
+        Some(record) if record.deleting => Err(VmDirectoryError::Deleting { path: place }),
+        Some(_) => {
+            // The process that created it may have been killed before the name was durable.
+            sync(&spec.datastore).map_err(system("sync", &spec.datastore))?;
+            Ok(true)
+        }
+        None if !is_gone(&place) => Err(VmDirectoryError::Taken { path: place }),
+        None => Ok(false),
     }
 }
 

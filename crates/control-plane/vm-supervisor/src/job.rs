@@ -18,12 +18,12 @@ use strongroom_datastore::file::{
 use strongroom_host::attestation::Attested;
 use strongroom_host::orders::{Brought, JobRequest, Report, Task, Way};
 use strongroom_host::protocol::{
-    CloneSource, Disk, DiskChange, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume,
-    Problem, Progress, ProgressUnit, SnapshotChange, VmSpec, VolumeFacts,
+    CloneSource, Disk, DiskChange, DiskKey, DiskKind, DiskName, Firmware, Grant, HandoverId, ImageFormat,
+    OwnVolume, Problem, Progress, ProgressUnit, SnapshotChange, VmSpec, VolumeFacts,
 };
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
-use strongroom_host::vm_directory::{StagedVm, VmRecord};
+use strongroom_host::vm_directory::{StagedVm, VmRecord, has_handover, write_handover};
 use strongroom_host::vm_lock::VmLock;
 use strongroom_host::volume_facts::{facts, facts_in};
 use strongroom_host::wire::Wire;
@@ -49,7 +49,7 @@ use crate::own_volume::create_with;
 use crate::rekey::{Manner, rekey};
 use crate::snapshots::{self, Serving};
 use crate::transfer::only_socket;
-use crate::{console_log, disks, dump, export, own_volume, vtpm, walls};
+use crate::{another_host, console_log, disks, dump, export, own_volume, vtpm, walls};
 
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -93,6 +93,8 @@ pub fn run(
     | Task::ChangeDisk { spec, .. }
     | Task::ChangeSnapshots { spec, .. }
     | Task::ConsoleLog(spec)
+    | Task::GiveVolumes(spec)
+    | Task::FetchVolumes { spec, .. }
     | Task::Check { spec, .. }
     | Task::Export { spec, .. }
     | Task::Dump { spec, .. }) = &task
@@ -123,6 +125,8 @@ pub fn run(
         Task::Check { spec, disk, reads_blocks } => job.check_disk(spec, disk, *reads_blocks),
         Task::Export { spec, disk, format } => job.export_disk(spec, disk, *format),
         Task::Dump { spec, number } => job.give_dump(spec, *number),
+        Task::GiveVolumes(spec) => job.give_volumes(spec),
+        Task::FetchVolumes { spec, handover } => job.fetch_volumes(spec, *handover),
         Task::Run(_) | Task::StartProcesses(_) | Task::Hand(_) | Task::Judge(_) => {
             Err(Problem::new("internal", "that is no job"))
         }
@@ -145,12 +149,14 @@ fn needs_no_hand(task: &Task) -> bool {
         | Task::ChangeSnapshots { .. }
         | Task::Check { .. }
         | Task::ConsoleLog(_)
+        | Task::GiveVolumes(_)
         | Task::Judge(_)
         | Task::Dump { .. } => true,
         Task::Run(_)
         | Task::StartProcesses(_)
         | Task::Hand(_)
         | Task::Create { .. }
+        | Task::FetchVolumes { .. }
         | Task::Import { .. }
         | Task::Export { .. } => false,
     }
@@ -361,6 +367,39 @@ impl Job<'_> {
         drop(lock);
         dump::give(client.into(), Ok(opened));
         Ok(Vec::new())
+    }
+
+    /// Gives the VM's volumes to the host that it moves to. The VM stays locked meanwhile.
+    fn give_volumes(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, files, lock: _lock, .. } = self;
+        let client = only_socket(files)?;
+        another_host::give(spec, &*granted(home, grants, spec)?, client.into())?;
+        Ok(Vec::new())
+    }
+
+    /// Makes a VM's directory of the volumes that another host has; does nothing if this attempt has
+    /// made it already.
+    fn fetch_volumes(self, spec: &VmSpec, handover: HandoverId) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, clusters, files, wire, lock } = self;
+        let from = only_socket(files)?;
+        let Some(staged) = StagedVm::go_on(spec)? else {
+            if !has_handover(&spec.directory(), handover)? {
+                let message = format!("{} is of another attempt", spec.directory().display());
+                return Err(Problem::new("other_attempt", message));
+            }
+            return facts(spec);
+        };
+        let name_giver = NameGiver::start(home, &clusters, spec, &lock)?;
+        confine(home, vec![staged.path().to_owned()])?;
+        let keys = granted(home, grants, spec)?;
+        let tell = |progress| report(wire, progress);
+        let mut record = another_host::fetch(&keys, spec, staged.path(), from.into(), tell)?;
+        let made = facts_in(staged.path(), spec)?;
+        Makers::with(keys).attest(&mut record, spec.clone().with_facts(&made))?;
+        record.write(staged.path())?;
+        write_handover(staged.path(), handover)?;
+        name_giver.give()?;
+        Ok(made)
     }
 
     /// Copies a disk for a client. As with a dump, only its volume is locked meanwhile.

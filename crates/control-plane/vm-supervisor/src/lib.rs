@@ -15,6 +15,7 @@
 //! not depend on this room: it starts this program, which becomes a supervisor here.
 #![forbid(unsafe_code)]
 
+mod another_host;
 pub mod attestation;
 mod check;
 mod clusters;

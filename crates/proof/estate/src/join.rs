@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use strongroom_api::host::HostToken;
@@ -32,6 +33,10 @@ pub struct HostIdentity {
 impl PortTls for HostIdentity {
     fn config(&self) -> io::Result<Arc<PortConfig>> {
         Ok(Arc::clone(&self.tls))
+    }
+
+    fn to_host(&self, _: &str) -> io::Result<Arc<ClientConfig>> {
+        Err(io::Error::other("simulated hosts have no volumes"))
     }
 }
 

@@ -123,6 +123,8 @@ impl SimulatedVm {
             | OperationKind::SnapshotGroup { .. }
             | OperationKind::Leave { .. }
             | OperationKind::Arrive { .. }
+            | OperationKind::Fetch { .. }
+            | OperationKind::RemoveCopy { .. }
             | OperationKind::Offer
             | OperationKind::Receive(_)
             | OperationKind::Send(_)

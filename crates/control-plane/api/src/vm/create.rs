@@ -327,6 +327,11 @@ pub struct MoveToHost {
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// Of a VM that is off: a datastore of that host, by name or id, to which its volumes move with
+    /// it. Without one it stays in its own, which both hosts reach.
+    #[schema(max_length = 63)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<String>,
     /// Of a VM that runs: how long its guest may stand still, in milliseconds. The memory is sent
     /// again as often as the guest changes it, until the rest takes no longer than this.
     #[schema(minimum = 10, maximum = 60_000, default = 300)]

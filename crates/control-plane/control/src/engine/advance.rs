@@ -134,6 +134,7 @@ impl Control {
             Work::Arrive { from, handover, starts } => self.arrive(&step, *from, *handover, *starts),
             Work::Return { problem } => self.return_to_former(&step, problem.as_ref()),
             Work::Migrate(live) => self.migrate(&step, live),
+            Work::Carry(carried) => self.carry(&step, carried),
             Work::TakeOver => self.take_from_fenced(&step),
             Work::AddDisk { disk, fill, failures } => self.add_the_disk(&step, disk, *fill, *failures),
             Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),

@@ -179,7 +179,7 @@ impl Control {
             });
             let named = emptier.id.to_string();
             let may_move =
-                |vm: &&Row<VmRecord>| self.departure(index, vm, &Among::Named(&named), if_on).is_ok();
+                |vm: &&Row<VmRecord>| self.departure(index, vm, &Among::Named(&named), if_on, None).is_ok();
             if let Some(vm) = candidates.into_iter().map(|(_, vm)| vm).find(may_move) {
                 return Some((*fullest, *to, vm));
             }

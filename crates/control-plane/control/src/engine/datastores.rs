@@ -15,8 +15,8 @@ use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_datastore::file::storage::{CLUSTERS, cluster_path};
 use strongroom_host::protocol::{
-    DatastoreRequest, FORMAT_WITH_CLUSTERS, FORMAT_WITH_DISK_PLACES, FORMAT_WITH_LIVE_MOVES,
-    FORMAT_WITH_MOVES,
+    DatastoreRequest, FORMAT_WITH_CLUSTERS, FORMAT_WITH_DISK_PLACES, FORMAT_WITH_FETCHED_VMS,
+    FORMAT_WITH_LIVE_MOVES, FORMAT_WITH_MOVES,
 };
 use strongroom_types::{CephClient, CephMount, CephPools, CephUser, DatastoreId, Redundancy, counted};
 use strongroom_vm::check_host_path;
@@ -302,7 +302,7 @@ impl Control {
 
 /// Refuses to take away a datastore that a disk moves to.
 fn disks_arrive(index: &Index, datastore: &DatastoreRecord) -> Result<(), Problem> {
-    let moves = |task: &&Row<TaskRecord>| task.work.disk_target() == Some(datastore.id);
+    let moves = |task: &&Row<TaskRecord>| task.work.datastore_target() == Some(datastore.id);
     let Some(task) = index.open_tasks().find(moves) else { return Ok(()) };
     let message = format!("a disk of VM {} moves to datastore {}", task.task.object.name, datastore.name);
     Err(Problem::new(ErrorCode::InUse, message).next("wait for its task, or cancel it"))
@@ -474,6 +474,11 @@ pub(super) fn speaks_of_live_moves(seat: &HostSeat) -> Result<(), Problem> {
 /// Checks that a host knows VMs with disks in several datastores.
 pub(super) fn speaks_of_disk_places(seat: &HostSeat) -> Result<(), Problem> {
     must_read(seat, FORMAT_WITH_DISK_PLACES, "all disks of a VM are in one datastore")
+}
+
+/// Checks that a host fetches the volumes of VMs from others, and gives them.
+pub(super) fn speaks_of_fetched_vms(seat: &HostSeat) -> Result<(), Problem> {
+    must_read(seat, FORMAT_WITH_FETCHED_VMS, "a VM moves between hosts that both reach its datastore")
 }
 
 /// Checks that a host knows datastores on clusters.

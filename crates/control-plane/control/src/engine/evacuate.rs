@@ -52,7 +52,7 @@ impl Control {
         if_on: IfOn,
     ) -> Result<Begun, Problem> {
         let index = self.inventory.read();
-        let departure = self.departure(&index, vm, among, if_on)?;
+        let departure = self.departure(&index, vm, among, if_on, None)?;
         let id = Uuid::now_v7();
         let (departing, draft) = self.departing(vm, &departure, id);
         // It is asked for by those who asked for the whole, from where they did.

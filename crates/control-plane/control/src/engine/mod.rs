@@ -42,6 +42,7 @@ mod alarms;
 mod backups;
 mod balance;
 mod boards;
+mod carried_moves;
 mod clones;
 mod compliance;
 mod credentials;

@@ -23,11 +23,12 @@ use strongroom_host::protocol::{HandoverId, MigrationSettings, OperationKind, Vm
 use uuid::Uuid;
 
 use super::advance::{End, Next, Step};
+use super::carried_moves::{carried, may_be_carried};
 use super::datastores::{speaks_of_live_moves, speaks_of_moves};
 use super::live_moves::{breaks, may_move_live, settings};
 use super::networks::connected;
 use super::operate::Operated;
-use super::place::told_without_key;
+use super::place::{find_datastore, told_without_key};
 use super::placement::{Among, Choice, Needs, must_not_be_in_maintenance};
 use super::wishes::{Caller, idle, state, stop_it, suspended};
 use super::{Control, HostSeat, RETRY_PAUSE};
@@ -74,7 +75,8 @@ impl Control {
             let vm = index.find_any(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
             let vm = idle(index, vm)?;
             let among = wish.host.as_deref().map_or(Among::AllBut(vm.host), Among::Named);
-            let departure = self.departure(index, vm, &among, if_on)?;
+            let datastore = wish.datastore.as_deref().map(|named| find_datastore(index, Some(named)));
+            let departure = self.departure(index, vm, &among, if_on, datastore.transpose()?)?;
             let task = self.task(id, TaskKind::VmMoveHost, vm.object(), caller);
             let (departing, draft) = self.departing(vm, &departure, id);
             let work = departure.work;
@@ -96,13 +98,15 @@ impl Control {
         (departing, draft)
     }
 
-    /// Checks that an idle VM may leave its host, and chooses the next one.
+    /// Checks that an idle VM may leave its host, and chooses the next one: of those that reach its
+    /// datastores, or the datastore to which its volumes move with it.
     pub(super) fn departure(
         &self,
         index: &Index,
         vm: &Row<VmRecord>,
         among: &Among<'_>,
         if_on: IfOn,
+        datastore: Option<&Row<DatastoreRecord>>,
     ) -> Result<Departure, Problem> {
         let called = problems::called(vm);
         let former = self.seat_of(vm)?;
@@ -130,8 +134,12 @@ impl Control {
                 return Err(state(vm, power, only).next(stop_it(vm)));
             }
         };
-        let Some(datastore) = index.datastore_of(vm) else { return Err(problems::datastore_unknown(vm)) };
-        let needs = needs_elsewhere(index, vm, datastore, former);
+        let Some(own) = index.datastore_of(vm) else { return Err(problems::datastore_unknown(vm)) };
+        let other = datastore.filter(|datastore| datastore.id != own.id);
+        let needs = match other {
+            Some(other) => Needs { others: Vec::new(), ..needs_elsewhere(index, vm, other, former) },
+            None => needs_elsewhere(index, vm, own, former),
+        };
         let Choice { seat: next, reason } = self.choose(index, &needs, among)?;
         if next.id == former.id {
             let problem = problems::conflict(format!("{called} is on host {} already", former.name));
@@ -143,6 +151,10 @@ impl Control {
         let seen = index.observed(vm.id).map_or(0, |seen| seen.generation);
         let known = VmRecord { generation: vm.generation.max(seen), ..VmRecord::clone(&vm.record) };
         let way = match runs {
+            true if other.is_some() => {
+                let only = "a VM moves to a host that does not reach its datastore only while it is off";
+                return Err(state(vm, power, only).next(stop_it(vm)));
+            }
             true => {
                 // A guest that is paused does not shut down.
                 let shut_down_s = if_on.shut_down_s.filter(|_| power == PowerState::Running);
@@ -151,6 +163,10 @@ impl Control {
             false => Way::Off,
         };
         let (departing, work) = match way {
+            Way::Off if let Some(other) = other => {
+                may_be_carried(index, vm, former, next, other)?;
+                (next_generation(&known), Work::Carry(Box::new(carried(vm, next.id, other.id))))
+            }
             Way::Off => {
                 let work = Work::Leave { to: next.id, handover: HandoverId::random(), starts: false };
                 (next_generation(&known), work)
@@ -162,8 +178,9 @@ impl Control {
             }
             Way::ShutDown(timeout_s) => (known, Work::StopToMove { to: next.id, timeout_s }),
         };
-        let how = match work {
-            Work::Migrate(_) => format!(", while it runs{}", breaks(vm)),
+        let how = match (&work, other) {
+            (Work::Migrate(_), _) => format!(", while it runs{}", breaks(vm)),
+            (_, Some(other)) => format!(", with its volumes to datastore {}", other.name),
             _ => String::new(),
         };
         let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
@@ -202,7 +219,7 @@ impl Control {
         starts: bool,
     ) -> Result<Next, Failure> {
         if step.task.operation.is_none() && !step.task.task.cancelling {
-            match self.is_awaited(step, to) {
+            match self.is_awaited(&step.vm, to) {
                 Ok(()) => {}
                 Err(NotAwaited::Refused(problem)) => return self.stays(step, End::Failed(problem)),
                 Err(NotAwaited::Unanswered(problem)) => {
@@ -240,7 +257,7 @@ impl Control {
     }
 
     /// Whether the next host still takes the VM: it says so before the former one gives it up.
-    fn is_awaited(&self, step: &Step, to: Uuid) -> Result<(), NotAwaited> {
+    pub(super) fn is_awaited(&self, vm: &VmRecord, to: Uuid) -> Result<(), NotAwaited> {
         let name = self.name_of(to);
         let gone = || problems::conflict(format!("host {name} is not there any more"));
         let (spec, seat) = {
@@ -248,11 +265,11 @@ impl Control {
             let host = index.hosts.get(&to.to_string()).filter(|host| !host.is_leaving());
             let host = host.ok_or_else(gone)?;
             must_not_be_in_maintenance(host)?;
-            let paths = index.paths_of(&step.vm, to).ok_or_else(|| {
+            let paths = index.paths_of(vm, to).ok_or_else(|| {
                 problems::conflict(format!("host {name} does not reach the datastore any more"))
             })?;
-            let spec = told_without_key(&step.vm, &paths);
-            (spec.ok_or_else(|| problems::key_never_made(&step.vm))?, self.seat(to).ok_or_else(gone)?)
+            let spec = told_without_key(vm, &paths);
+            (spec.ok_or_else(|| problems::key_never_made(vm))?, self.seat(to).ok_or_else(gone)?)
         };
         match seat.host.check(&spec) {
             Ok(()) => Ok(()),
@@ -296,7 +313,7 @@ impl Control {
 
     /// Has the former host take a VM back.
     pub(super) fn return_to_former(&self, step: &Step, problem: Option<&Problem>) -> Result<Next, Failure> {
-        let (vm, seat) = (&step.vm, step.seat);
+        let vm = &step.vm;
         let operated = self.operate_unless_cancelled(step, vm, |datastore| {
             Some(OperationKind::Arrive { spec: Box::new(vm.told(datastore)?), handover: None })
         })?;
@@ -308,19 +325,21 @@ impl Control {
                 }
                 problem.cloned().map_or(End::Cancelled, End::Failed)
             }
-            Operated::Failed(refused) => {
-                let why = problem
-                    .map_or_else(|| "the move was cancelled".to_owned(), |problem| problem.message.clone());
-                let message =
-                    format!("{why}; and host {} does not take it back: {}", seat.name, refused.message);
-                End::Failed(Problem { message, ..refused }.next(format!(
-                    "see to its datastore there, and move it once more: `strongroom vm migrate {}`",
-                    vm.name
-                )))
-            }
+            Operated::Failed(refused) => End::Failed(self.not_taken_back(step, problem, refused)),
             Operated::Cancelled | Operated::Forgotten => problem.cloned().map_or(End::Cancelled, End::Failed),
         };
         self.end(step, vm, self.draft(), end)
+    }
+
+    /// Why a VM that did not move is not its former host's either.
+    pub(super) fn not_taken_back(&self, step: &Step, why: Option<&Problem>, refused: Problem) -> Problem {
+        let why = why.map_or_else(|| "the move was cancelled".to_owned(), |why| why.message.clone());
+        let host = &step.seat.name;
+        let message = format!("{why}; and host {host} does not take it back: {}", refused.message);
+        Problem { message, ..refused }.next(format!(
+            "see to its datastore there, and move it once more: `strongroom vm migrate {}`",
+            step.vm.name
+        ))
     }
 
     /// Has a VM's host take it over from one that is fenced, until it does.
@@ -384,7 +403,7 @@ impl Control {
         self.end(step, &step.vm, self.draft(), end)
     }
 
-    fn name_of(&self, host: Uuid) -> String {
+    pub(super) fn name_of(&self, host: Uuid) -> String {
         self.seat(host).map_or_else(|| host.to_string(), |seat: &HostSeat| seat.name.to_string())
     }
 }
@@ -404,7 +423,7 @@ fn way_of_running(
 }
 
 /// Why a VM does not leave for another host now.
-enum NotAwaited {
+pub(super) enum NotAwaited {
     /// That host would not take it.
     Refused(Problem),
     /// That host does not answer.
@@ -442,6 +461,7 @@ pub(super) fn needs_elsewhere<'a>(
     }
 }
 
-fn next_generation(vm: &VmRecord) -> VmRecord {
+/// The record of a VM with its next generation.
+pub(super) fn next_generation(vm: &VmRecord) -> VmRecord {
     VmRecord { generation: vm.generation_after(0), ..vm.clone() }
 }

@@ -271,6 +271,7 @@ fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<ProviderKey> {
         | OperationKind::ChangeSnapshots { .. }
         | OperationKind::ImportDisk { .. }
         | OperationKind::Receive(_)
+        | OperationKind::Fetch { .. }
         | OperationKind::SupplyGrants => vm.hardware.keys(),
         _ => Vec::new(),
     }

@@ -196,7 +196,7 @@ impl Control {
 
     /// Returns grants for the key of a VM that is off, which encrypts its console log and its
     /// dumps.
-    fn log_grants(&self, vm: &VmRecord) -> Result<Vec<Grant>, Problem> {
+    pub(super) fn log_grants(&self, vm: &VmRecord) -> Result<Vec<Grant>, Problem> {
         let on = self.inventory.read().observed(vm.id).is_some_and(|seen| seen.power.is_on());
         let keys = vm.hardware.keys();
         if on || keys.is_empty() {

@@ -8,7 +8,7 @@ use strongroom_api::{Name, Problem};
 use strongroom_host::migration::Decision;
 use strongroom_host::protocol::{
     DiskBecomes, DiskName, HandoverId, ImageFormat, MigrationPermit, MigrationSettings, NewVmSnapshot,
-    OperationId, RunningMachine, SnapshotChange, TicketId,
+    OperationId, RunningMachine, SnapshotChange, TicketId, VolumeFacts,
 };
 use strongroom_types::{
     DatastoreId, IoLimits, KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeId,
@@ -493,6 +493,8 @@ pub enum Work {
     },
     /// Move the VM while it runs.
     Migrate(Box<LiveMove>),
+    /// Move the VM, which is off, with its volumes.
+    Carry(Box<Carried>),
     /// Have the VM's host take it over from one that is fenced.
     TakeOver,
     /// Move all VMs away from a host. The task works on no VM itself.
@@ -509,6 +511,58 @@ pub enum Work {
         /// How often the host has failed.
         #[serde(default)]
         failures: u32,
+    },
+}
+
+/// The move of a VM that is off to a host that does not reach its volumes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// The former host.
+    pub from: Uuid,
+    /// The datastore there.
+    pub from_datastore: DatastoreId,
+    /// The next host.
+    pub to: Uuid,
+    /// The datastore there.
+    pub to_datastore: DatastoreId,
+    /// By which the copy there is known as this attempt's.
+    pub handover: HandoverId,
+    /// What is done next.
+    pub stage: CarriedStage,
+    /// How often that has failed.
+    #[serde(default, skip_serializing_if = "is_never")]
+    pub failures: u32,
+}
+
+/// The next step of a move with volumes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum CarriedStage {
+    /// Have the next host fetch the volumes.
+    Fetch,
+    /// Have the former host give the VM up.
+    Leave {
+        /// The volumes on the next host.
+        volumes: Vec<VolumeFacts>,
+    },
+    /// Have the next host take the VM over.
+    Arrive {
+        /// Its volumes there.
+        volumes: Vec<VolumeFacts>,
+    },
+    /// Have the former host delete what it has of the VM.
+    RemoveFormer,
+    /// Have the former host take the VM back.
+    Return {
+        /// Why it did not move; absent if that was cancelled.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<Problem>,
+    },
+    /// Have the next host delete what it has of the VM, which has not moved.
+    RemoveCopy {
+        /// Why it did not move; absent if that was cancelled.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<Problem>,
     },
 }
 
@@ -672,14 +726,19 @@ impl Work {
         match self {
             Self::StopToMove { to, .. } | Self::Leave { to, .. } => Some(*to),
             Self::Migrate(live) => (!live.decision.is_final()).then_some(live.to),
+            Self::Carry(carried) => {
+                let leads_there = matches!(carried.stage, CarriedStage::Fetch | CarriedStage::Leave { .. });
+                leads_there.then_some(carried.to)
+            }
             _ => None,
         }
     }
 
-    /// The datastore that it moves a disk to.
-    pub fn disk_target(&self) -> Option<DatastoreId> {
+    /// The datastore that it moves volumes to.
+    pub fn datastore_target(&self) -> Option<DatastoreId> {
         match self {
             Self::MoveDisk { to, .. } | Self::UndoMoveDisk { to, .. } => Some(*to),
+            Self::Carry(carried) => Some(carried.to_datastore),
             _ => None,
         }
     }
@@ -763,6 +822,9 @@ impl Work {
             | Self::Leave { .. }
             | Self::RotateKey { to: None, .. } => true,
             Self::Migrate(live) => live.decision == Decision::Prepared,
+            Self::Carry(carried) => {
+                matches!(carried.stage, CarriedStage::Fetch | CarriedStage::Leave { .. })
+            }
             Self::RotateKey { to: Some(_), .. }
             | Self::Nothing
             | Self::UndoCreate { .. }

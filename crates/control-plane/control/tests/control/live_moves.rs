@@ -465,7 +465,7 @@ fn passed(site: &Site, control: &Control, request: u64, vm: &str) -> Secrecy {
     secrecy
 }
 
-fn events_of(control: &Control) -> String {
+pub fn events_of(control: &Control) -> String {
     let index = control.inventory.read();
     index.events().iter().map(|event| format!("{}: {}\n", event.kind, event.message)).collect()
 }

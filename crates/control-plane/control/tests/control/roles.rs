@@ -587,10 +587,8 @@ fn a_linked_clone_that_leaves_a_snapshot_takes_what_a_snapshot_does() {
     // One that is there already is shared, and so is a template's.
     let made = admin.post("/v1/vms/clear1/snapshots", &json!({ "name": "monday" }));
     admin.done(&made);
-    let linked = eve.post(
-        "/v1/vms/clear1/clone",
-        &json!({ "name": "link1", "linked": true, "snapshot": "monday" }),
-    );
+    let linked =
+        eve.post("/v1/vms/clear1/clone", &json!({ "name": "link1", "linked": true, "snapshot": "monday" }));
     eve.done(&linked);
     let template = admin.post("/v1/vms/clear1/template", &json!({}));
     admin.done(&template);

@@ -75,6 +75,7 @@ pub use observed::{
 pub use operation::{
     CloneSource, GroupMember, ImageFormat, MemberVolumes, Operation, OperationKind, OperationOutcome,
     OperationRequest, OperationState, Passing, Progress, ProgressUnit, StartOptions, VolumeFacts,
+    VolumesElsewhere,
 };
 pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
@@ -90,8 +91,8 @@ pub use strongroom_vm::{
 };
 pub use term::{
     FIRST_FORMATS, FORMAT_HEADER, FORMAT_WITH_CAPABILITIES, FORMAT_WITH_CLUSTERS, FORMAT_WITH_DIRECTORIES,
-    FORMAT_WITH_DISK_PLACES, FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES, FORMAT_WITH_MOVES,
-    FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, TERM_HEADER, Term,
+    FORMAT_WITH_DISK_PLACES, FORMAT_WITH_FETCHED_VMS, FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES,
+    FORMAT_WITH_MOVES, FORMAT_WITH_TERMS, FORMAT_WITH_VM_READINGS, FORMATS, TERM_HEADER, Term,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GUEST_PROTOCOL, GuestHello, GuestPort, GuestWelcome, Ticket, TicketId,

@@ -14,7 +14,9 @@ use super::names::{HandoverId, OperationId, VmGeneration};
 use super::problem::Problem;
 use super::snapshot::{NewVmSnapshot, SnapshotChange};
 use super::spec::VmSpec;
-use super::term::{FORMAT_WITH_DISK_PLACES, FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES};
+use super::term::{
+    FORMAT_WITH_DISK_PLACES, FORMAT_WITH_FETCHED_VMS, FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES,
+};
 use super::ticket::TicketId;
 
 /// A request for an operation on a VM. Operations on one VM run in the order in which they arrived;
@@ -198,6 +200,26 @@ pub enum OperationKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         handover: Option<HandoverId>,
     },
+    /// Fetches the volumes of a VM that is off from the host that has them, with its snapshots and
+    /// dumps, into a datastore that only this host need reach: the VM's directory is there when this
+    /// is done, or nothing under its name. Needs the VM's keys. The VM is not this host's until it
+    /// [arrives](Self::Arrive) here. A copy of another attempt is deleted first; what this one has
+    /// left when it failed is used.
+    Fetch {
+        /// The VM, with the places of its volumes here.
+        spec: Box<VmSpec>,
+        /// The handover of this attempt, which is written into the VM's directory.
+        handover: HandoverId,
+        /// Where they are.
+        from: Box<VolumesElsewhere>,
+    },
+    /// Deletes the directory that this host has of a VM of another host: which has
+    /// [left](Self::Leave) for one that has [fetched](Self::Fetch) its volumes, or was fetched and
+    /// does not arrive. Refused for a VM that has arrived here with this generation or a later one.
+    RemoveCopy {
+        /// The VM, with the places of its volumes here.
+        spec: Box<VmSpec>,
+    },
     /// Says what the machine of a running VM must find on another host. Changes nothing.
     Offer,
     /// Makes room for a VM that runs on another host, for the attempt that the request's generation
@@ -217,6 +239,18 @@ pub enum OperationKind {
         /// closed when this is done.
         here: bool,
     },
+}
+
+/// Where a host gives the volumes of a VM to the one that it moves to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumesElsewhere {
+    /// The port of the host that has them.
+    pub address: SocketAddr,
+    /// SHA-256 of the certificate that it shows there, as 64 hexadecimal digits.
+    pub certificate_sha256: String,
+    /// The ticket ([`TicketRequest::Volumes`](super::TicketRequest::Volumes)).
+    pub ticket: TicketId,
 }
 
 /// The VM whose content a new VM begins with.
@@ -285,6 +319,8 @@ impl OperationKind {
             Self::SupplyGrants => "supply_grants",
             Self::Leave { .. } => "leave",
             Self::Arrive { .. } => "arrive",
+            Self::Fetch { .. } => "fetch",
+            Self::RemoveCopy { .. } => "remove_copy",
             Self::Offer => "offer",
             Self::Receive(_) => "receive",
             Self::Send(_) => "send",
@@ -308,7 +344,9 @@ impl OperationKind {
             | Self::SetSizes { spec }
             | Self::ChangeSnapshots { spec, .. }
             | Self::Leave { spec, .. }
-            | Self::Arrive { spec, .. } => Some(spec),
+            | Self::Arrive { spec, .. }
+            | Self::Fetch { spec, .. }
+            | Self::RemoveCopy { spec } => Some(spec),
             Self::Receive(receiving) => Some(&receiving.offer.spec),
             Self::Delete
             | Self::Suspend
@@ -336,6 +374,9 @@ impl OperationKind {
         }
         if let Self::ChangeDisk { change: DiskChange::Move(_), .. } = self {
             return FORMAT_WITH_DISK_PLACES;
+        }
+        if let Self::Fetch { .. } | Self::RemoveCopy { .. } = self {
+            return FORMAT_WITH_FETCHED_VMS;
         }
         let origin = match self {
             Self::Create { from: Some(from), .. } => Some(&from.spec),

@@ -134,6 +134,15 @@ pub enum TicketRequest {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
+    /// All of its volumes while it is off, as they are stored, for the host that it moves to: see
+    /// [`OperationKind::Fetch`](super::OperationKind::Fetch).
+    Volumes {
+        /// The VM.
+        spec: Box<VmSpec>,
+        /// Grants for its keys.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        grants: Vec<Grant>,
+    },
     /// Its screen, over VNC.
     Vnc,
     /// An image for a disk: a file that comes beside the ticket, or, if none does, frames behind
@@ -152,7 +161,8 @@ impl TicketRequest {
             Self::ConsoleLog { spec, .. }
             | Self::Dump { spec, .. }
             | Self::Check { spec, .. }
-            | Self::Export { spec, .. } => Some(spec),
+            | Self::Export { spec, .. }
+            | Self::Volumes { spec, .. } => Some(spec),
             Self::Console { .. } | Self::Vnc | Self::Upload { .. } => None,
         }
     }
@@ -227,6 +237,8 @@ pub enum GuestWelcome {
         /// The disk's size, in bytes.
         size_bytes: u64,
     },
+    /// Questions about the volumes are answered (`strongroom_streams::VolumeGiver`).
+    Volumes,
     /// The VNC server follows.
     Vnc,
     /// The image was received, or its frames are expected as soon as an import names the ticket.

@@ -99,7 +99,10 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) -> Resul
     redeemed();
     let is_for_one_off = matches!(
         request,
-        TicketRequest::Upload { .. } | TicketRequest::Check { .. } | TicketRequest::Export { .. }
+        TicketRequest::Upload { .. }
+            | TicketRequest::Check { .. }
+            | TicketRequest::Export { .. }
+            | TicketRequest::Volumes { .. }
     );
     if !is_for_one_off {
         hostd.runtime.block_on(operations::await_supervisor(hostd, vm));
@@ -131,6 +134,9 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) -> Resul
             let file = file.map(check_destination).transpose()?;
             let to: Vec<OwnedFd> = std::iter::once(OwnedFd::from(stream)).chain(file).collect();
             return give(Task::Export { spec, disk, format }, grants, &to, None);
+        }
+        TicketRequest::Volumes { spec, grants } => {
+            return give(Task::GiveVolumes(spec), grants, &[stream.into()], None);
         }
         TicketRequest::Vnc => {
             // The VNC protocol follows without a welcome of its own.

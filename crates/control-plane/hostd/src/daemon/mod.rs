@@ -6,6 +6,7 @@
 //! datastores hold all of them. hostd's own memory (operations, tickets, change numbers) lasts for
 //! one run, and its protocol says so.
 
+mod another_host;
 pub mod capacity;
 mod changes;
 mod clusters;
@@ -356,6 +357,7 @@ impl Hostd {
                 spec.check_whole()?;
                 spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk"))?;
             }
+            TicketRequest::Volumes { spec, .. } => spec.check_whole()?,
             // Also allowed for a VM that is off.
             TicketRequest::ConsoleLog { .. } => {}
             TicketRequest::Dump { number, .. } => {

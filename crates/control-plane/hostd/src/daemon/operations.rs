@@ -31,7 +31,7 @@ use super::config::DatastoreConfig;
 use super::queue::{Failure, Job};
 use super::tickets::Image;
 use super::vms::{Kept, no_such_vm};
-use super::{Hostd, capacity, disk_moves, fits, group, link, live_moves, networks};
+use super::{Hostd, another_host, capacity, disk_moves, fits, group, link, live_moves, networks};
 use crate::boot_files;
 use crate::checks::{Root, crypto_safe};
 
@@ -53,7 +53,7 @@ const GRANTS_WORK_WITHIN: Duration = Duration::from_secs(5);
 const GRANTS_GIVEN_MAX: u32 = 3;
 
 /// How long a job of a killed hostd may take to notice.
-const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
+pub const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a cancelled re-encryption may take to leave a volume that opens: it writes a
 /// descriptor, and before that completes what it is at.
@@ -116,6 +116,10 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         }
         OperationKind::Leave { spec, handover } => leave(hostd, job, *spec, handover).await,
         OperationKind::Arrive { spec, handover } => arrive(hostd, job, *spec, handover).await,
+        OperationKind::Fetch { spec, handover, from } => {
+            another_host::fetch(hostd, job, *spec, handover, *from).await
+        }
+        OperationKind::RemoveCopy { spec } => another_host::remove_copy(hostd, job, *spec).await,
         OperationKind::Offer => live_moves::offer(hostd, job).await,
         OperationKind::Receive(receiving) => live_moves::receive(hostd, job, *receiving).await,
         OperationKind::Send(sending) => live_moves::send(hostd, job, *sending).await,
@@ -128,8 +132,14 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
 fn must_be_here(hostd: &Hostd, job: &Job) -> Result<(), Problem> {
     let kind = &job.request.kind;
     // A departure that is repeated has its effect already.
-    let moves =
-        kind.is_of_live_move() || matches!(kind, OperationKind::Leave { .. } | OperationKind::Arrive { .. });
+    let moves = kind.is_of_live_move()
+        || matches!(
+            kind,
+            OperationKind::Leave { .. }
+                | OperationKind::Arrive { .. }
+                | OperationKind::Fetch { .. }
+                | OperationKind::RemoveCopy { .. }
+        );
     let own = (!moves).then_some(job.vm);
     let members = kind.members().iter().map(|member| member.spec.id);
     let all = own.into_iter().chain(kind.origin()).chain(members);
@@ -159,6 +169,7 @@ fn takes_half_clear(kind: &OperationKind) -> bool {
         | OperationKind::Reset
         | OperationKind::Leave { .. }
         | OperationKind::Arrive { .. }
+        | OperationKind::RemoveCopy { .. }
         | OperationKind::Offer
         | OperationKind::Send(_)
         | OperationKind::TakeUp
@@ -172,6 +183,7 @@ fn takes_half_clear(kind: &OperationKind) -> bool {
         | OperationKind::SetNics { .. }
         | OperationKind::SetSizes { .. }
         | OperationKind::ChangeSnapshots { .. }
+        | OperationKind::Fetch { .. }
         | OperationKind::Receive(_)
         | OperationKind::SnapshotGroup { .. } => false,
     }

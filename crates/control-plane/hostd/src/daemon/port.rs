@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use axum::Router;
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout};
-use rustls::ServerConfig;
+use rustls::{ClientConfig, ServerConfig};
 use strongroom_host::protocol::{GUEST_PROTOCOL, GuestPort};
 use strongroom_serving::{Connections, Limits, Place, Places, relay, serve_http, shake_hands_choosing};
 use tokio::net::{TcpListener, TcpStream};
@@ -54,6 +54,13 @@ pub trait PortTls: Debug + Send + Sync {
     /// # Errors
     /// If the certificate or its key cannot be used.
     fn config(&self) -> io::Result<Arc<PortConfig>>;
+
+    /// Returns the TLS of a client with a ticket, which admits the host with this certificate alone
+    /// (SHA-256, 64 hexadecimal digits).
+    ///
+    /// # Errors
+    /// If that is no digest, or there is no TLS 1.3.
+    fn to_host(&self, certificate_sha256: &str) -> io::Result<Arc<ClientConfig>>;
 }
 
 /// The TLS of the port under one certificate.
@@ -181,7 +188,7 @@ async fn guest(hostd: Arc<Hostd>, stream: TlsStream<TcpStream>, place: &Place<Pe
 }
 
 /// Has the kernel end the connection if the machine of its client is gone.
-fn notice_loss(stream: &TcpStream) -> io::Result<()> {
+pub fn notice_loss(stream: &TcpStream) -> io::Result<()> {
     set_socket_keepalive(stream, true)?;
     set_tcp_keepidle(stream, ASKS_EVERY)?;
     set_tcp_keepintvl(stream, ASKS_EVERY)?;
@@ -214,6 +221,10 @@ mod tests {
     impl PortTls for Renewable {
         fn config(&self) -> io::Result<Arc<PortConfig>> {
             Ok(Arc::clone(&self.0.lock()))
+        }
+
+        fn to_host(&self, _: &str) -> io::Result<Arc<ClientConfig>> {
+            Err(io::ErrorKind::Unsupported.into())
         }
     }
 

@@ -334,7 +334,9 @@ fn gives_way(kind: &OperationKind) -> bool {
         | OperationKind::SetNics { .. }
         | OperationKind::SetSizes { .. }
         | OperationKind::Leave { .. }
-        | OperationKind::Arrive { .. } => false,
+        | OperationKind::Arrive { .. }
+        | OperationKind::Fetch { .. }
+        | OperationKind::RemoveCopy { .. } => false,
     }
 }
 

@@ -88,12 +88,32 @@ impl Residences {
                     .with_next_step("ask the host that it has moved to, or have it move back"))
             }
             Some(Residence { place: Place::Leaving | Place::Coming, generation, .. }) => {
-                let message =
-                    format!("VM {vm} is moving to another host while it runs (attempt {generation})");
-                Err(Problem::new("moving", message).with_next_step("wait for the move, or cancel its task"))
+                Err(on_its_way(vm, *generation))
             }
             Some(Residence { place: Place::Here, .. }) | None => Ok(()),
         }
+    }
+
+    /// Refuses an order for what this host has of another host's VM, if the VM is here since that
+    /// generation, or is on its way while it runs. Of a VM without an entry the order's word counts.
+    ///
+    /// # Errors
+    /// `is_here`, `moving`.
+    pub fn must_be_elsewhere(&self, vm: VmId, generation: VmGeneration) -> Result<(), Problem> {
+        match self.known.lock().get(&vm) {
+            Some(Residence { place: Place::Here, generation: since, .. }) if *since >= generation => {
+                Err(Problem::new("is_here", format!("VM {vm} is here, since its start {since}")))
+            }
+            Some(Residence { place: Place::Leaving | Place::Coming, generation, .. }) => {
+                Err(on_its_way(vm, *generation))
+            }
+            Some(Residence { place: Place::Here | Place::Left, .. }) | None => Ok(()),
+        }
+    }
+
+    /// Whether a VM has moved to this host or from it.
+    pub fn has_entry(&self, vm: VmId) -> bool {
+        self.known.lock().contains_key(&vm)
     }
 
     /// Records that a VM whose guest has stopped is leaving, durably. May be repeated.
@@ -197,6 +217,11 @@ impl Residences {
     fn file(&self, vm: VmId) -> PathBuf {
         self.directory.join(format!("{vm}.json"))
     }
+}
+
+fn on_its_way(vm: VmId, attempt: VmGeneration) -> Problem {
+    let message = format!("VM {vm} is moving to another host while it runs (attempt {attempt})");
+    Problem::new("moving", message).with_next_step("wait for the move, or cancel its task")
 }
 
 fn parsed(text: &[u8]) -> Result<Residence, String> {

@@ -21,6 +21,11 @@ impl Destination {
         Self { datastore: tempfile::tempdir_in("/dev/shm").unwrap() }
     }
 
+    /// On a file system whose files are read and written past the page cache.
+    pub fn on_disk() -> Self {
+        Self { datastore: tempfile::tempdir().unwrap() }
+    }
+
     pub fn datastore(&self) -> &Path {
         self.datastore.path()
     }

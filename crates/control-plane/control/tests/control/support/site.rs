@@ -239,6 +239,8 @@ pub struct Storage {
     /// What hosts that are lost have left, by their users.
     lost: BTreeMap<VmId, (CephUser, FakeVm)>,
     given_up: BTreeMap<VmId, GivenUp>,
+    /// The VMs whose volumes a host gives to one that has the ticket.
+    given: BTreeMap<VmId, FakeVm>,
     /// What passes between hosts.
     pub passing: Arc<Passing>,
 }
@@ -255,6 +257,11 @@ pub struct HostInside {
     pub residences: BTreeMap<VmId, Stay>,
     /// The error codes of departures and arrivals that fail; the last comes first.
     pub moves_that_fail: Vec<&'static str>,
+    /// The same for volumes that are fetched, and for what is removed.
+    pub fetches_that_fail: Vec<&'static str>,
+    pub removals_that_fail: Vec<&'static str>,
+    /// By which attempt a VM was fetched.
+    fetched: BTreeMap<VmId, HandoverId>,
     /// The names of orders of live moves that fail, with their error codes; the last comes first.
     pub live_orders_that_fail: Vec<(&'static str, &'static str)>,
     /// Whether it is of a version in which no VM moves.
@@ -540,6 +547,9 @@ impl HostInside {
             creations_that_fail: Vec::new(),
             groups_that_fail: Vec::new(),
             groups_made: BTreeSet::new(),
+            fetches_that_fail: Vec::new(),
+            removals_that_fail: Vec::new(),
+            fetched: BTreeMap::new(),
             refuses: None,
             readings: 0,
             imports_that_fail: Vec::new(),
@@ -681,6 +691,10 @@ impl HostInside {
         let storage = Arc::clone(&self.storage);
         let mut storage = storage.lock();
         if let Some(given_up) = storage.given_up.get_mut(&id) {
+            let is_carried = given_up.vm.spec.datastore != spec.datastore;
+            if is_carried && (!self.vms.contains_key(&id) || self.fetched.get(&id).copied() != handover) {
+                return Err(Problem::new("other_datastore", "nobody has fetched it"));
+            }
             if handover.is_some() && given_up.handover != handover {
                 return Err(Problem::new("other_datastore", "it is a copy"));
             }
@@ -706,6 +720,63 @@ impl HostInside {
             return Err(Problem::new("no_such_vm", "there is no such VM"));
         }
         self.reside(id, stay)
+    }
+
+    /// Fetches what the host with the ticket gives.
+    fn fetch(
+        &mut self,
+        id: VmId,
+        request: &OperationRequest,
+        spec: &VmSpec,
+        handover: HandoverId,
+    ) -> Result<Option<OperationOutcome>, Problem> {
+        self.must_be_elsewhere(id, request.generation)?;
+        let given = self.storage.lock().given.remove(&id);
+        if let Some(code) = self.fetches_that_fail.pop() {
+            return Err(Problem::new(code, "the connection broke off"));
+        }
+        if self.fetched.get(&id) != Some(&handover) || !self.vms.contains_key(&id) {
+            self.take_grants(&request.grants, spec)?;
+            let given = given.ok_or_else(|| Problem::new("bad_ticket", "the ticket is not good"))?;
+            let lies_in = BTreeMap::new();
+            self.vms.insert(id, FakeVm { spec: spec.clone(), lies_in, ..given });
+            self.fetched.insert(id, handover);
+        }
+        let vm = &self.vms[&id];
+        let facts = spec.disks.iter().map(|disk| VolumeFacts {
+            disk: disk.name.clone(),
+            volume: vm.volumes[disk.name.as_str()],
+            kek: None,
+            generation: disk.least_generation + 1,
+            size_bytes: None,
+        });
+        Ok(Some(OperationOutcome::Volumes(facts.collect())))
+    }
+
+    fn must_be_elsewhere(&mut self, id: VmId, generation: VmGeneration) -> Result<(), Problem> {
+        let is_here = |known: &Stay| known.place == Place::Here && known.generation >= generation;
+        if self.residences.get(&id).is_some_and(is_here) {
+            self.violations.push(format!("{id} was to be removed from its host"));
+            return Err(Problem::new("is_here", "it is here"));
+        }
+        Ok(())
+    }
+
+    /// Deletes what it has of a VM of another host.
+    fn remove_copy(&mut self, id: VmId, generation: VmGeneration, spec: &VmSpec) -> Result<(), Problem> {
+        self.must_be_elsewhere(id, generation)?;
+        if self.vms.get(&id).is_some_and(|vm| !vm.power.is_off()) {
+            return Err(Problem::new("running", "it runs"));
+        }
+        if let Some(code) = self.removals_that_fail.pop() {
+            return Err(Problem::new(code, "it stays"));
+        }
+        if self.residences.contains_key(&id) {
+            self.residences.insert(id, Stay { generation, place: Place::Left });
+        }
+        self.vms.remove(&id);
+        self.storage.lock().given_up.retain(|vm, left| *vm != id || left.vm.spec.datastore != spec.datastore);
+        Ok(())
     }
 
     pub fn take_grants(&mut self, grants: &[Grant], spec: &VmSpec) -> Result<(), Problem> {
@@ -747,7 +818,13 @@ impl HostInside {
         request: &OperationRequest,
     ) -> Result<Option<OperationOutcome>, Problem> {
         let running = |vm: &FakeVm| !matches!(vm.power, PowerState::Stopped | PowerState::Crashed);
-        let moves = matches!(request.kind, OperationKind::Leave { .. } | OperationKind::Arrive { .. });
+        let moves = matches!(
+            request.kind,
+            OperationKind::Leave { .. }
+                | OperationKind::Arrive { .. }
+                | OperationKind::Fetch { .. }
+                | OperationKind::RemoveCopy { .. }
+        );
         if request.kind.is_of_live_move() {
             return self.live(id, request);
         }
@@ -761,6 +838,10 @@ impl HostInside {
             }
             OperationKind::Arrive { spec, handover } => {
                 self.arrive(id, request.generation.0, spec, *handover).map(|()| None)
+            }
+            OperationKind::Fetch { spec, handover, .. } => self.fetch(id, request, spec, *handover),
+            OperationKind::RemoveCopy { spec } => {
+                self.remove_copy(id, request.generation, spec).map(|()| None)
             }
             OperationKind::Create { spec, from } => {
                 if let Some(from) = from {
@@ -1298,8 +1379,13 @@ impl Host for FakeHost {
         })
     }
 
-    fn ticket(&self, _: VmId, _: &TicketRequest) -> Result<Ticket, HostError> {
-        self.call(|_| {
+    fn ticket(&self, vm: VmId, request: &TicketRequest) -> Result<Ticket, HostError> {
+        self.call(|inside| {
+            if let TicketRequest::Volumes { spec, grants } = request {
+                inside.take_grants(grants, spec).map_err(HostError::Refused)?;
+                let given = inside.vms.get(&vm).cloned();
+                inside.storage.lock().given.extend(given.map(|given| (vm, given)));
+            }
             let (ticket, socket) = (TicketId::from_bytes([7; 16]), PathBuf::from("/run/guest.sock"));
             let port = GuestPort {
                 listen: SocketAddr::from(([192, 0, 2, 1], 5691)),

@@ -182,6 +182,15 @@ impl LayerContent {
         let Some(OpenPart { file, .. }) = self.parts.iter().find(|open| open.part == piece.part) else {
             return Err(failed(Errno::NOENT));
         };
+        // Direct I/O takes memory that begins with a block; what has come from elsewhere does not.
+        let mut aligned = None::<Buffer>;
+        let content = if piece.content.as_ptr().addr().is_multiple_of(BLOCK) {
+            piece.content
+        } else {
+            let mut taken = self.pool.take(piece.content.len()).ok_or_else(|| failed(Errno::NOMEM))?;
+            taken.bytes_mut().copy_from_slice(piece.content);
+            aligned.insert(taken).bytes()
+        };
         let present = match found {
             Found::Nothing => None,
             Found::Some => {
@@ -195,18 +204,18 @@ impl LayerContent {
             }
         };
         let is_wanted = |at: usize| {
-            let block = &piece.content[at..at + BLOCK];
+            let block = &content[at..at + BLOCK];
             let is_there = |present: &Buffer| present.bytes()[at..at + BLOCK] == *block;
             !is_zero(block) && !present.as_ref().is_some_and(is_there)
         };
         let (mut at, mut written_bytes) = (0, 0);
-        while at < piece.content.len() {
+        while at < content.len() {
             let start = at;
-            while at < piece.content.len() && is_wanted(at) {
+            while at < content.len() && is_wanted(at) {
                 at += BLOCK;
             }
             if at > start {
-                let run = &piece.content[start..at];
+                let run = &content[start..at];
                 file.write_at(piece.offset + start as u64, run).map_err(failed)?;
                 written_bytes += run.len() as u64;
             } else {

@@ -1,0 +1,242 @@
+//! The end that gets the volumes.
+
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use serde::Deserialize;
+use strongroom_datastore::file::storage::is_gone;
+use strongroom_datastore::file::{
+    DatastoreError, LayerDigest, LayerPart, LayerPiece, LayerRecord, LayerSource, LeftThere,
+    RelocateProgress, SentVolume, TakePiece, begin_arrival, describe, withdraw,
+};
+use strongroom_host::protocol::{
+    DiskKind, GuestWelcome, OwnVolume, Problem, ProblemBody, Progress, ProgressUnit, VmSpec,
+};
+use strongroom_host::vm_directory::VmRecord;
+use strongroom_streams::{GivenVolume, VolumeTaker, VolumesError};
+
+use super::{CONFIGURATION, MovingVolume, check_moves};
+use crate::keys::VmKeys;
+use crate::rekey::reencryption::Watch;
+
+/// The longest first line of the other host, in bytes.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+type Taker = VolumeTaker<UnixStream, UnixStream>;
+
+/// Fetches the volumes of a VM into the directory `staged`. What an earlier attempt has left there
+/// is used where it is the same. An error of `tell` ends it. Returns the VM's record, with its
+/// configuration here, which nobody has attested yet.
+///
+/// # Errors
+/// If a volume is not the one that the order names, its key is unavailable, it does not arrive
+/// whole, or there is no room; if the VM does not move like this.
+pub fn fetch(
+    keys: &VmKeys,
+    spec: &VmSpec,
+    staged: &Path,
+    from: UnixStream,
+    mut tell: impl FnMut(Progress) -> Result<(), Problem>,
+) -> Result<VmRecord, Problem> {
+    check_moves(spec)?;
+    from.set_nonblocking(false).map_err(Problem::system)?;
+    welcomed(&from)?;
+    let mut taker = VolumeTaker::new(from.try_clone().map_err(Problem::system)?, from);
+    let record = record(&mut taker, spec)?;
+    let names = names(spec, &record);
+    let mut all_bytes = 0_u64;
+    for (name, is_needed) in &names {
+        match taker.volume(name).map_err(way_problem)? {
+            Some(given) => all_bytes = all_bytes.saturating_add(allocated(&given)),
+            None if *is_needed => {
+                let message = format!("the other host has no volume {name} of VM {}", spec.name);
+                return Err(Problem::new("missing_volume", message));
+            }
+            None => {}
+        }
+    }
+    let mut done_bytes = 0;
+    for (name, _) in &names {
+        let Some(moving) = MovingVolume::named(spec, name) else { continue };
+        let Some(given) = taker.volume(name).map_err(way_problem)? else { continue };
+        let volume_bytes = allocated(&given);
+        let mut told = |bytes: u64| {
+            tell(Progress::new(done_bytes + bytes.min(volume_bytes), all_bytes, ProgressUnit::Bytes))
+        };
+        told(0)?;
+        fetch_volume(keys, &moving, &staged.join(name), given, &mut taker, &mut told)?;
+        done_bytes += volume_bytes;
+    }
+    taker.end().map_err(way_problem)?;
+    Ok(record)
+}
+
+/// Reads the first line: a welcome, or why there is none.
+fn welcomed(mut from: &UnixStream) -> Result<(), Problem> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Line {
+        Welcome(GuestWelcome),
+        Problem(ProblemBody),
+    }
+    let mut line = Vec::new();
+    loop {
+        let mut byte = [0];
+        from.read_exact(&mut byte).map_err(|error| way_problem(error.into()))?;
+        match byte {
+            [b'\n'] => break,
+            [byte] => line.push(byte),
+        }
+        if line.len() > LINE_BYTES_MAX {
+            return Err(way_problem(VolumesError::Malformed("its first line is too long")));
+        }
+    }
+    match serde_json::from_slice(&line) {
+        Ok(Line::Welcome(GuestWelcome::Volumes)) => Ok(()),
+        // It was not presented in time, and the next one may be.
+        Ok(Line::Problem(ProblemBody { error })) if error.code == "bad_ticket" => {
+            Err(Problem { code: "broke_off".to_owned(), ..error })
+        }
+        Ok(Line::Problem(ProblemBody { error })) => Err(error),
+        Ok(Line::Welcome(_)) | Err(_) => Err(way_problem(VolumesError::Malformed("it gives something else"))),
+    }
+}
+
+/// The VM's record, with the configuration of the order.
+fn record(taker: &mut Taker, spec: &VmSpec) -> Result<VmRecord, Problem> {
+    let text = taker.file(CONFIGURATION).map_err(way_problem)?;
+    let text =
+        text.ok_or_else(|| Problem::new("no_such_vm", format!("the other host has no VM {}", spec.name)))?;
+    let mut record = VmRecord::parse(&spec.directory(), &text)?;
+    if record.spec.id != spec.id {
+        let message = format!("the other host has VM {} there, not VM {}", record.spec.id, spec.id);
+        return Err(Problem::new("other_vm", message));
+    }
+    if record.deleting || record.suspended.is_some() {
+        let message = format!("VM {} is suspended on the other host, or is being deleted there", spec.name);
+        return Err(Problem::new("bad_state", message));
+    }
+    record.snapshots.check_whole(&spec.name)?;
+    record.spec = spec.clone();
+    Ok(record)
+}
+
+/// The names of the volumes, and whether the VM needs them.
+fn names(spec: &VmSpec, record: &VmRecord) -> Vec<(String, bool)> {
+    let disks = spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data);
+    let disks = disks.map(|disk| (disk.name.to_string(), true));
+    let is_known = |own: OwnVolume| spec.known_volume(own).is_some();
+    // A VM that an earlier version made lacks the volumes that are new in this one.
+    let lasting = spec.lasting_volumes().map(|own| (own.name(), is_known(own)));
+    // There is one once the VM was started.
+    let console = std::iter::once((OwnVolume::Console.name(), is_known(OwnVolume::Console)));
+    let dumps = record.dumps.iter().map(|dump| (OwnVolume::Dump(dump.number).name(), true));
+    let with_memory = record.snapshots.list.iter().filter(|snapshot| snapshot.memory.is_some());
+    let memories = with_memory.map(|snapshot| (OwnVolume::SnapshotMemory(snapshot.id).name(), true));
+    disks.chain(lasting).chain(console).chain(dumps).chain(memories).collect()
+}
+
+fn allocated(given: &GivenVolume) -> u64 {
+    given.layers.iter().fold(0, |all, (_, bytes)| all.saturating_add(*bytes))
+}
+
+fn fetch_volume(
+    keys: &VmKeys,
+    moving: &MovingVolume<'_>,
+    place: &Path,
+    given: GivenVolume,
+    taker: &mut Taker,
+    tell: &mut dyn FnMut(u64) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    let kek = moving.hold_key(keys, place)?;
+    let options = moving.options(kek.as_deref());
+    if !is_gone(place) {
+        // An earlier attempt came as far. Its volume is authenticated, and compared once more.
+        withdraw(place, describe(place)?.descriptor.volume, &moving.options(kek.as_deref()))?;
+    }
+    let sent =
+        SentVolume { descriptor: given.descriptor, allocated_bytes: given.layers.into_iter().collect() };
+    let mut arriving = begin_arrival(place, sent, moving.volume, &options)?;
+    let stop = AtomicBool::new(false);
+    let mut watch = Watch::new(&stop);
+    let mut report = |progress: RelocateProgress| {
+        watch.look(|| tell(progress.done_bytes).err());
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    let mut source = Elsewhere { taker, place, trouble: None };
+    let copied = arriving.copy(&mut source, &mut report);
+    match (copied, source.trouble, watch.halted) {
+        (Ok(Some(_)), _, _) => Ok(arriving.take_place().map(drop)?),
+        (_, _, Some(problem)) => Err(problem),
+        (_, Some(error), None) => Err(way_problem(error)),
+        (Ok(None), None, None) => Err(Problem::new("internal", "nobody has ended it")),
+        (Err(error), None, None) => Err(error.into()),
+    }
+}
+
+/// The layers on the other host.
+struct Elsewhere<'a> {
+    taker: &'a mut Taker,
+    place: &'a Path,
+    /// Why reading has failed, other than by what was read.
+    trouble: Option<VolumesError>,
+}
+
+/// An error of the way, or of what takes the pieces.
+enum Failed {
+    Way(VolumesError),
+    Volume(DatastoreError),
+}
+
+impl From<VolumesError> for Failed {
+    fn from(error: VolumesError) -> Self {
+        Self::Way(error)
+    }
+}
+
+impl LayerSource for Elsewhere<'_> {
+    fn read(
+        &mut self,
+        layer: &LayerRecord,
+        left_there: Option<&mut LeftThere<'_>>,
+        take: &mut TakePiece<'_>,
+    ) -> Result<Option<LayerDigest>, DatastoreError> {
+        let left_there = match left_there.map(|left_there| left_there()).transpose()? {
+            Some(None) => return Ok(None),
+            Some(Some(digest)) => Some(*digest.bytes()),
+            None => None,
+        };
+        let not_received =
+            |reason: String| DatastoreError::NotReceived { path: self.place.to_owned(), reason };
+        let taken = self.taker.layer(layer.id, left_there.as_ref(), &mut |part, offset, content| {
+            let part =
+                LayerPart::of_number(part).ok_or(VolumesError::Malformed("no layer has such a part"))?;
+            take(&LayerPiece { part, offset, content }).map_err(Failed::Volume)
+        });
+        match taken {
+            Ok(digest) => Ok(digest.map(LayerDigest::from_bytes)),
+            Err(Failed::Volume(error)) => Err(error),
+            Err(Failed::Way(error)) => {
+                let failed = not_received(error.to_string());
+                self.trouble = Some(error);
+                Err(failed)
+            }
+        }
+    }
+}
+
+/// A way that is broken can be tried again, and what the other host refuses it says itself.
+fn way_problem(error: VolumesError) -> Problem {
+    let code = match &error {
+        VolumesError::BrokeOff(_) => "broke_off",
+        VolumesError::Malformed(_) | VolumesError::Refused(_) => "not_given",
+    };
+    Problem::new(code, error.to_string())
+}
