@@ -9,6 +9,7 @@
 //!   [`vm_lock`]: one change at a time.
 //! - [`state_file`], [`layout`], [`served`]: the processes of a VM, and where its volumes are
 //!   served.
+//! - [`disk_switch`]: where a disk is that moves to another datastore while its VM runs.
 //! - [`migration`]: who runs a VM that moves between hosts while it runs.
 //! - [`attestation`], [`dumps`], [`volume_facts`]: the records in a VM's directory about its
 //!   configuration, its dumps and its volumes.
@@ -19,6 +20,7 @@
 
 pub mod attestation;
 pub mod client;
+pub mod disk_switch;
 pub mod dumps;
 mod kept;
 pub mod layout;

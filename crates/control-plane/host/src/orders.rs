@@ -17,10 +17,10 @@ use strongroom_types::{CephMount, DatastoreId, ProviderKey, VmId, VolumeSize};
 use crate::layout::Layout;
 use crate::nic_layout::NicLayout;
 use crate::protocol::{
-    BootDevice, CloneSource, Cpus, Disk, DiskChange, DiskName, Grant, GroupAttempt, HandoverId, ImageFormat,
-    KnownVolume, MacAddress, MemorySize, MigrationPermit, MigrationSettings, NewVmSnapshot, Nic, ObservedVm,
-    OperationId, Problem, Progress, RunningMachine, SnapshotChange, StartOptions, VmGeneration, VmSpec,
-    VolumeFacts,
+    BootDevice, CloneSource, Cpus, Disk, DiskChange, DiskMove, DiskName, Grant, GroupAttempt, HandoverId,
+    ImageFormat, KnownVolume, MacAddress, MemorySize, MigrationPermit, MigrationSettings, NewVmSnapshot, Nic,
+    ObservedVm, OperationId, Problem, Progress, RunningMachine, SnapshotChange, StartOptions, VmGeneration,
+    VmSpec, VolumeFacts,
 };
 use crate::state_file::StartSizes;
 
@@ -141,7 +141,7 @@ impl Task {
     /// The directories of the VMs that it is about.
     pub fn directories(&self) -> Vec<PathBuf> {
         match self {
-            Self::Run(task) | Self::StartProcesses(task) => task.spec.directories(),
+            Self::Run(task) | Self::StartProcesses(task) => task.directories(),
             Self::Hand(HandTask::Name(spec)) => spec.directories(),
             Self::Hand(HandTask::Convert { .. }) => Vec::new(),
             Self::Create { spec, from } => {
@@ -233,6 +233,22 @@ pub struct RunTask {
     /// As [`StateFile::changed_over`](crate::state_file::StateFile::changed_over).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_over: Option<DiskName>,
+    /// Directories beside those of its volumes that it may enter: a disk moves from or to there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reaches: Vec<PathBuf>,
+    /// A switch that its former supervisor had begun and not decided: the copy loses its name
+    /// before the disk is served where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undecided: Option<DiskMove>,
+}
+
+impl RunTask {
+    /// All directories that it may enter, apart from the VM's run directory.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let mut all = self.spec.directories();
+        all.extend(self.reaches.iter().filter(|path| !self.spec.directories().contains(path)).cloned());
+        all
+    }
 }
 
 /// A machine whose memory comes from another host.
@@ -352,6 +368,36 @@ pub enum RequestKind {
         #[serde(default)]
         known: Vec<KnownVolume>,
     },
+    /// Copy a disk to another datastore, beside its guest. Answered when little is left; its
+    /// progress is sent as [`Report::Progress`]. It waits for [`SwitchDisk`](Self::SwitchDisk) then,
+    /// for a limited time. The error `cannot_enter` means that this supervisor does not reach the
+    /// disk's new place.
+    CopyDisk {
+        /// The move.
+        moved: DiskMove,
+        /// As in [`Rekey`](Self::Rekey).
+        known: Vec<KnownVolume>,
+    },
+    /// Copy the rest of a disk, and decide that it is at its new place, by a word in the open
+    /// [record](crate::disk_switch) that comes with the packet. Answered when the guest goes on;
+    /// with an error if the disk is where it was.
+    SwitchDisk {
+        /// The move.
+        moved: DiskMove,
+    },
+    /// Give up copying a disk. Answered when nothing of it goes on; a switch is not given up.
+    AbandonDiskMove,
+    /// Record in the VM's directory where a disk is, and delete its former volume. Answered when
+    /// that is done. Errors as of [`CopyDisk`](Self::CopyDisk).
+    TakeDisk {
+        /// The move.
+        moved: DiskMove,
+        /// As in [`Rekey`](Self::Rekey).
+        known: Vec<KnownVolume>,
+    },
+    /// Close the volumes in order, and end: another supervisor takes over QEMU. It is not answered
+    /// then.
+    StandDown,
     /// Give the VM these network cards. Answered when the guest has those that are new and has
     /// released those that are gone. The file of each network that is open comes with the packet,
     /// in the order of `networks`.

@@ -71,6 +71,23 @@ fn main() -> ExitCode {
         long_trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
         trial("a_disk_moves_to_another_datastore_whoever_is_killed", reencryption::moved_disks::killed),
         trial("a_disk_moves_only_as_was_ordered", reencryption::moved_disks::refused),
+        trial(
+            "a_disk_of_a_running_vm_moves_there_and_back_under_its_guest",
+            reencryption::moved_running::there_and_back,
+        ),
+        trial(
+            "a_disk_of_a_running_vm_is_in_one_place_whoever_is_killed",
+            reencryption::moved_running::killed,
+        ),
+        long_trial(
+            "a_disk_of_a_running_vm_is_in_one_place_whoever_is_killed_when",
+            reencryption::moved_running::all_are_killed,
+        ),
+        trial("a_disk_of_a_running_vm_is_where_the_record_says", reencryption::moved_running::attacked),
+        trial(
+            "a_cancelled_move_of_a_running_vms_disk_leaves_it_where_it_was",
+            reencryption::moved_running::cancelled,
+        ),
         trial("a_vm_is_re_encrypted_whoever_is_killed", reencryption::killed),
         trial("a_cancelled_re_encryption_leaves_a_vm_that_starts", reencryption::cancelled),
         long_trial("a_running_vm_is_re_encrypted_whoever_is_killed", reencryption::running::killed),

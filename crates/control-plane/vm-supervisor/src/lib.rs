@@ -146,7 +146,7 @@ pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
             clusters::mount_by_starter(clusters.keys(), &starter);
             let run = VmRunDirectory::existing(run);
             keep_sockets_of_clusters_in(&run.control_sockets());
-            let mut directories = task.spec.directories();
+            let mut directories = task.directories();
             directories.push(run.path().to_owned());
             walls::confine(&home, directories)?;
             starter.live_and_die_with()?;

@@ -18,6 +18,7 @@ use strongroom_hypervisor::{Qemu, QemuProgram, RunDirectory, Swtpm};
 use strongroom_worker::supervise::{LimitPage, Standby, Supervisor};
 use uuid::Uuid;
 
+use crate::disk_move::take_name_back;
 use crate::keys::VmKeys;
 use crate::memory;
 use crate::starter::Starter;
@@ -319,7 +320,10 @@ impl Starting {
                 None if disk.kind == DiskKind::Swap => swap::renew(&self.task, disk, &self.keys),
                 _ => Ok(()),
             };
-            renewed.and_then(|()| self.volume_host().serve(&self.task.spec, disk, index))
+            let undecided = self.task.undecided.as_ref().filter(|moved| moved.disk == disk.name);
+            let taken_back =
+                undecided.map_or(Ok(()), |moved| take_name_back(&self.keys, &self.task.spec, disk, moved));
+            renewed.and(taken_back).and_then(|()| self.volume_host().serve(&self.task.spec, disk, index))
         })?;
         keep_served(index, supervisor, disk, &self.events).map_err(Problem::system)
     }

@@ -11,6 +11,7 @@
 
 mod activity;
 mod change;
+mod disk_move;
 mod disks;
 mod dump;
 mod moving;
@@ -21,6 +22,7 @@ mod requests;
 mod seal;
 mod sizes;
 mod snapshots;
+mod stand_down;
 mod standing;
 mod suspend;
 mod unplug;
@@ -47,6 +49,7 @@ use strongroom_worker::supervise::{LimitPage, limit_page};
 use uuid::Uuid;
 
 use self::activity::Activity;
+use self::disk_move::DiskMoveNews;
 use self::disks::DiskStep;
 use self::moving::{Closed, MoveStep};
 use self::nics::NicStep;
@@ -132,6 +135,8 @@ pub enum Event {
     SizesChanged(Result<(), Problem>),
     /// A disk change has ended.
     DiskChanged(Result<(), Problem>),
+    /// News of the move of a disk to another datastore.
+    DiskMove(DiskMoveNews),
     /// The encryption or decryption of a disk has ended; with the VM's new configuration.
     DiskSealed(Result<Box<VmSpec>, Problem>),
     /// A change of the VM's snapshots has ended; with the VM's new configuration.
@@ -365,6 +370,7 @@ impl Vm {
             Event::DumpGone { number, gone, asked_by } => self.dump_is_gone(number, gone, asked_by),
             Event::Disk(step, done) => self.disk_step(step, done),
             Event::DiskChanged(changed) => self.disk_changed(changed),
+            Event::DiskMove(news) => self.disk_move_news(news),
             Event::Nic(step, done) => self.nic_step(step, &done),
             Event::NicsChanged(changed) => self.nics_changed(changed),
             Event::Sizes(wanted, done) => self.sizes_step(wanted, &done),

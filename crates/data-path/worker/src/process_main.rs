@@ -204,6 +204,12 @@ impl Worker {
             };
             let (order, files) = match received {
                 Ok(received) => received,
+                Err(BirthError::Gone) if self.awaiting.is_some() => {
+                    // Requests that wait for the volume would do so until they fail. The next
+                    // worker repeats them.
+                    tracing::warn!("the supervisor is gone, and the volume does not come");
+                    std::process::exit(1);
+                }
                 Err(BirthError::Gone) => {
                     tracing::warn!("the supervisor is gone: the volume is closed");
                     // The same as if this process were killed, but in order.

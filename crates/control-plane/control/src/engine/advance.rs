@@ -141,6 +141,7 @@ impl Control {
             Work::RemoveDisk { disk, failures } => self.remove_the_disk(&step, disk, *failures),
             Work::ResizeDisk { disk, size, failures } => self.resize_the_disk(&step, disk, *size, *failures),
             Work::MoveDisk { disk, to, failures } => self.move_the_disk(&step, disk, *to, *failures),
+            Work::SwitchDisk { disk, to, failures } => self.switch_the_disk(&step, disk, *to, *failures),
             Work::TakeDisk { disk, failures } => self.take_the_disk(&step, disk, *failures),
             Work::UndoMoveDisk { disk, to, problem } => {
                 self.undo_move_disk(&step, disk, *to, problem.as_ref())

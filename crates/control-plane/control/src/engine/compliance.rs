@@ -247,7 +247,7 @@ impl Found<'_> {
                 policy.name
             ),
             Mend::MoveDisk { disk, to } => {
-                format!("`strongroom vm disk move {name} {disk} --to {to}` while it is off")
+                format!("`strongroom vm disk move {name} {disk} --to {to}`")
             }
             Mend::Anew(how) => how.clone(),
         }

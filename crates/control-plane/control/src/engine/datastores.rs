@@ -16,7 +16,7 @@ use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_datastore::file::storage::{CLUSTERS, cluster_path};
 use strongroom_host::protocol::{
     DatastoreRequest, FORMAT_WITH_CLUSTERS, FORMAT_WITH_DISK_PLACES, FORMAT_WITH_FETCHED_VMS,
-    FORMAT_WITH_LIVE_MOVES, FORMAT_WITH_MOVES,
+    FORMAT_WITH_LIVE_MOVES, FORMAT_WITH_MOVES, FORMAT_WITH_SWITCHES,
 };
 use strongroom_types::{CephClient, CephMount, CephPools, CephUser, DatastoreId, Redundancy, counted};
 use strongroom_vm::check_host_path;
@@ -479,6 +479,11 @@ pub(super) fn speaks_of_disk_places(seat: &HostSeat) -> Result<(), Problem> {
 /// Checks that a host fetches the volumes of VMs from others, and gives them.
 pub(super) fn speaks_of_fetched_vms(seat: &HostSeat) -> Result<(), Problem> {
     must_read(seat, FORMAT_WITH_FETCHED_VMS, "a VM moves between hosts that both reach its datastore")
+}
+
+/// Checks that a host moves disks of running VMs to other datastores.
+pub(super) fn speaks_of_switches(seat: &HostSeat) -> Result<(), Problem> {
+    must_read(seat, FORMAT_WITH_SWITCHES, "a disk moves to another datastore only while its VM is off")
 }
 
 /// Checks that a host knows datastores on clusters.

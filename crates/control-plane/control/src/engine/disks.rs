@@ -73,6 +73,7 @@ impl Control {
                 limits: rules.disk_limits,
                 datastore: None,
                 moves_from: None,
+                moves_to: None,
             };
             let mut with = vm.clone();
             with.hardware.disks.push(disk.clone());

@@ -91,6 +91,7 @@ impl Control {
                 limits: rules.disk_limits,
                 datastore: None,
                 moves_from: None,
+                moves_to: None,
             })
         });
         let hardware = Hardware {

@@ -421,8 +421,8 @@ impl Control {
     }
 }
 
-/// Has a VM that is off stay so until the disk is whole.
-fn stays_off(vm: &mut VmRecord, power: PowerState) {
+/// Has a VM that is off stay so until a task with its disk has ended.
+pub(super) fn stays_off(vm: &mut VmRecord, power: PowerState) {
     if !power.is_on() {
         vm.desired = DesiredPower::Stopped;
     }

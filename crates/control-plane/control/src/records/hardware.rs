@@ -105,6 +105,10 @@ pub struct DiskRecord {
     /// Until then the VM does not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moves_from: Option<DatastoreId>,
+    /// The datastore that its volume may be in already: the VM's host decides while the VM runs,
+    /// and has not said. Until then the VM does not start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moves_to: Option<DatastoreId>,
 }
 
 /// The key of a disk.
@@ -300,9 +304,10 @@ impl Hardware {
         self.disks.iter().filter(|disk| !disk.sealing.is_sealed())
     }
 
-    /// The disk whose copy its host has not taken yet, after a move.
+    /// The disk whose copy its host has not taken yet, after a move, or of which the host has not
+    /// said where it is.
     pub fn unsettled(&self) -> Option<&DiskRecord> {
-        self.disks.iter().find(|disk| disk.moves_from.is_some())
+        self.disks.iter().find(|disk| disk.moves_from.or(disk.moves_to).is_some())
     }
 
     /// The disk that is half clear.
@@ -463,6 +468,7 @@ impl Hardware {
             limits: disk.limits,
             datastore: disk.place.as_ref().map(|place| place.datastore),
             moves_from: None,
+            moves_to: None,
         };
         Ok(Self {
             board: spec.board.clone(),

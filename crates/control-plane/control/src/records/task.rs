@@ -256,6 +256,17 @@ pub enum Work {
         #[serde(default)]
         failures: u32,
     },
+    /// Have the host of a running VM switch a disk that it has copied. The disk's record has where
+    /// it may be from before the host's first request on.
+    SwitchDisk {
+        /// The disk.
+        disk: DiskName,
+        /// The datastore.
+        to: DatastoreId,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
     /// Have the host take the copy of a disk that has moved, and delete the former volume.
     TakeDisk {
         /// The disk.
@@ -737,7 +748,9 @@ impl Work {
     /// The datastore that it moves volumes to.
     pub fn datastore_target(&self) -> Option<DatastoreId> {
         match self {
-            Self::MoveDisk { to, .. } | Self::UndoMoveDisk { to, .. } => Some(*to),
+            Self::MoveDisk { to, .. } | Self::SwitchDisk { to, .. } | Self::UndoMoveDisk { to, .. } => {
+                Some(*to)
+            }
             Self::Carry(carried) => Some(carried.to_datastore),
             _ => None,
         }
@@ -831,6 +844,7 @@ impl Work {
             | Self::AwaitRunning
             | Self::UndoStart
             | Self::UndoSetNics { .. }
+            | Self::SwitchDisk { .. }
             | Self::TakeDisk { .. }
             | Self::UndoMoveDisk { .. }
             | Self::UndoSetSizes { .. }

@@ -146,7 +146,8 @@ impl VmRecord {
 
     /// The datastores that its volumes are in: its own, and those of disks that are elsewhere.
     pub fn datastores(&self) -> BTreeSet<DatastoreId> {
-        let others = self.hardware.disks.iter().flat_map(|disk| [disk.datastore, disk.moves_from]);
+        let others =
+            self.hardware.disks.iter().flat_map(|disk| [disk.datastore, disk.moves_from, disk.moves_to]);
         std::iter::once(self.datastore).chain(others.flatten()).collect()
     }
 

@@ -54,7 +54,7 @@ pub enum DiskChange {
         /// The place for its files.
         to: HeldVolume,
     },
-    /// One step of a move of a disk to another datastore, while the VM is off.
+    /// One step of a move of a disk to another datastore.
     Move(DiskMove),
     /// Completes the encryption or decryption of a half-clear disk
     /// ([`DiskKey::HalfClear`]), with its snapshots; with the only key, that of the VM's own
@@ -88,8 +88,15 @@ pub struct DiskMove {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoveStep {
-    /// The volume is copied, complete and durable. It stays the VM's.
+    /// The volume of a VM that is off is copied, complete and durable. It stays the VM's.
     Copy,
+    /// As [`Copy`](Self::Copy), and also while the VM runs: apart from what its guest writes last
+    /// ([`OperationOutcome::Copied`](super::OperationOutcome::Copied)).
+    CopyServed,
+    /// The rest is copied while the guest waits for this disk, and the host decides, durably,
+    /// whether the volume is at its new place. It says so by its outcome; any error means that this
+    /// is not known.
+    Switch,
     /// The copy is the VM's from now on, and the former volume is deleted.
     Take,
     /// The copy is removed. The volume stays the VM's.
@@ -109,6 +116,16 @@ impl DiskMove {
         let mut after = spec.clone();
         after.put(&self.disk, self.to.as_ref());
         after
+    }
+
+    /// Whether it is of the same disk, from and to the same places.
+    pub fn is_of_same_move(&self, other: &Self) -> bool {
+        (&self.disk, &self.from, &self.to) == (&other.disk, &other.from, &other.to)
+    }
+
+    /// The directories elsewhere that the disk lies in, before the move or after it.
+    pub fn directories(&self, vm: VmId) -> Vec<PathBuf> {
+        self.from.iter().chain(&self.to).map(|place| place.directory_of(vm)).collect()
     }
 }
 
@@ -216,7 +233,9 @@ impl DiskChange {
             }
             (Self::Move(moved), Some(_)) => {
                 changed = match moved.step {
-                    MoveStep::Copy | MoveStep::Abandon => moved.before(&changed),
+                    MoveStep::Copy | MoveStep::CopyServed | MoveStep::Switch | MoveStep::Abandon => {
+                        moved.before(&changed)
+                    }
                     MoveStep::Take => moved.after(&changed),
                 };
             }

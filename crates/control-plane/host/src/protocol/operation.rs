@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::{KekId, ProviderKey, SnapshotId, VmId, VolumeId, VolumeSize};
 use strongroom_vm::{DiskName, MacAddress};
 
-use super::disk_change::DiskChange;
+use super::disk_change::{DiskChange, MoveStep};
 use super::dump::Dump;
 use super::grant::Grant;
 use super::migration::{Offer, Receiving, Sending};
@@ -16,6 +16,7 @@ use super::snapshot::{NewVmSnapshot, SnapshotChange};
 use super::spec::VmSpec;
 use super::term::{
     FORMAT_WITH_DISK_PLACES, FORMAT_WITH_FETCHED_VMS, FORMAT_WITH_HOT_PLUG, FORMAT_WITH_LIVE_MOVES,
+    FORMAT_WITH_SWITCHES,
 };
 use super::ticket::TicketId;
 
@@ -372,8 +373,11 @@ impl OperationKind {
         if self.is_of_live_move() {
             return FORMAT_WITH_LIVE_MOVES;
         }
-        if let Self::ChangeDisk { change: DiskChange::Move(_), .. } = self {
-            return FORMAT_WITH_DISK_PLACES;
+        if let Self::ChangeDisk { change: DiskChange::Move(moved), .. } = self {
+            return match moved.step {
+                MoveStep::Copy | MoveStep::Take | MoveStep::Abandon => FORMAT_WITH_DISK_PLACES,
+                MoveStep::CopyServed | MoveStep::Switch => FORMAT_WITH_SWITCHES,
+            };
         }
         if let Self::Fetch { .. } | Self::RemoveCopy { .. } = self {
             return FORMAT_WITH_FETCHED_VMS;
@@ -537,6 +541,10 @@ pub enum OperationOutcome {
     Offer(Box<Offer>),
     /// After `receive`: where the relay listens, as its host names its own address.
     Listening(SocketAddr),
+    /// After a disk of a running VM was copied: its rest is copied with the switch.
+    Copied,
+    /// After a switch that did not come about: the volume is where it was, and why.
+    Stays(Problem),
 }
 
 /// The volumes of a VM of a group.

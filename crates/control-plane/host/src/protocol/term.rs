@@ -25,7 +25,7 @@ pub const FORMAT_HEADER: &str = "strongroom-format";
 /// | 7 | [`DatastoreRequest::ceph`](super::DatastoreRequest::ceph), [`FencingRequest`](super::FencingRequest); `boot_id` in [`Host`](super::Host) |
 /// | 8 | [`OperationKind::Offer`](super::OperationKind::Offer), `Receive`, `Send`, `TakeUp` and `Settle` |
 /// | 9 | [`Disk::place`](super::Disk::place), [`DiskChange::Move`](super::DiskChange::Move) |
-/// | 10 | [`OperationKind::Fetch`](super::OperationKind::Fetch) and [`RemoveCopy`](super::OperationKind::RemoveCopy), [`TicketRequest::Volumes`](super::TicketRequest::Volumes) |
+/// | 10 | [`MoveStep::CopyServed`](super::MoveStep::CopyServed) and [`Switch`](super::MoveStep::Switch); [`OperationKind::Fetch`](super::OperationKind::Fetch) and [`RemoveCopy`](super::OperationKind::RemoveCopy), [`TicketRequest::Volumes`](super::TicketRequest::Volumes) |
 pub const FORMATS: Formats = Formats { oldest: 1, newest: 10 };
 
 /// The formats of a host that does not state any.
@@ -60,6 +60,9 @@ pub const FORMAT_WITH_DISK_PLACES: u32 = 9;
 
 /// The first format in which the volumes of a VM move to another host with it.
 pub const FORMAT_WITH_FETCHED_VMS: u32 = 10;
+
+/// The first format in which a disk of a running VM moves to another datastore.
+pub const FORMAT_WITH_SWITCHES: u32 = 10;
 
 /// The number of a control plane's run. Each run of a control plane has a greater one than all runs
 /// before it. A host takes orders of the greatest term that it has seen, and refuses those of a

@@ -34,6 +34,7 @@ use strongroom_types::{VmId, unix_seconds_now};
 use tokio::sync::oneshot;
 
 use super::Hostd;
+use super::disk_switches::Successor;
 use super::unrecorded::kill_unrecorded;
 use super::vms::Kept;
 use crate::boot_files;
@@ -225,6 +226,8 @@ pub fn start(
         incoming,
         supervisor_deaths: 0,
         changed_over: None,
+        reaches: Vec::new(),
+        undecided: None,
     };
     let (wire, child) = hostd.supervisor.start(&birth(hostd, &run, grants, task), cdrom.as_slice())?;
     hostd.vms.set_starting(spec, generation);
@@ -383,14 +386,17 @@ impl Listener {
                 Some(Next::Find)
             }
             Some(orphan) => {
-                tracing::error!(
-                    "VM {}: its supervisor died; another one takes over QEMU {}",
-                    self.vm,
-                    orphan.qemu.pid
-                );
+                let successor = self.hostd.switches.take_successor(self.vm);
                 self.hostd.vms.set_orphaned(self.vm);
-                thread::sleep(pause);
-                Some(self.adopt(state, orphan))
+                if successor.is_none() {
+                    tracing::error!(
+                        "VM {}: its supervisor died; another one takes over QEMU {}",
+                        self.vm,
+                        orphan.qemu.pid
+                    );
+                    thread::sleep(pause);
+                }
+                Some(self.adopt(state, orphan, successor))
             }
             None => {
                 if state.qemu.is_none() {
@@ -411,11 +417,26 @@ impl Listener {
         }
     }
 
-    fn adopt(&self, state: StateFile, orphan: Orphan) -> Next {
+    /// Has another supervisor take over QEMU, after the death of its former one, or as its
+    /// `successor`.
+    fn adopt(&self, state: StateFile, orphan: Orphan, successor: Option<Successor>) -> Next {
         let StateFile { spec, layout, nics, started, generation, supervisor_deaths, changed_over, .. } =
             state;
+        let (spec, switch) = match self.hostd.switches.place(spec) {
+            Ok(placed) => placed,
+            // Its guest waits: the volume might be opened where it is no more.
+            Err(error) => {
+                tracing::error!("VM {}: where a disk of it is, is not known: {error}", self.vm);
+                thread::sleep(AGAIN_AFTER_MAX);
+                return Next::Find;
+            }
+        };
         let (spec, adopt, how) = (Box::new(spec), Some(orphan), StartOptions::default());
-        let supervisor_deaths = supervisor_deaths + 1;
+        let supervisor_deaths = supervisor_deaths + u64::from(successor.is_none());
+        let Successor { mut reaches, grants } =
+            successor.unwrap_or_else(|| Successor { reaches: Vec::new(), grants: Vec::new() });
+        reaches.extend(switch.iter().flat_map(|switch| switch.moved.directories(self.vm)));
+        let undecided = switch.filter(|switch| !switch.has_moved).map(|switch| switch.moved);
         let task = RunTask {
             spec,
             generation,
@@ -427,10 +448,12 @@ impl Listener {
             incoming: None,
             supervisor_deaths,
             changed_over,
+            reaches,
+            undecided,
         };
         let begun = PeerSecret::make(&self.run.secret())
             .map_err(Problem::system)
-            .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, Vec::new(), task), &[]));
+            .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, grants, task), &[]));
         match begun {
             Ok((wire, child)) => Next::Listen(wire, Some(child)),
             Err(problem) => {
@@ -461,8 +484,11 @@ impl Listener {
         if let Err(error) = self.run.remove() {
             tracing::warn!("VM {}: {} cannot be removed: {error}", self.vm, self.run.path().display());
         }
-        let kept = kept(&state.spec);
-        self.hostd.vms.set_off(state.spec.clone(), state.generation, Some(&off), kept);
+        self.hostd.switches.take_successor(self.vm);
+        let placed = self.hostd.switches.place(state.spec.clone());
+        let spec = placed.map_or_else(|_| state.spec.clone(), |(spec, _)| spec);
+        let kept = kept(&spec);
+        self.hostd.vms.set_off(spec, state.generation, Some(&off), kept);
     }
 
     /// Waits for children that have ended. Kills one that closed the connection before it recorded

@@ -179,7 +179,7 @@ pub async fn settle(hostd: &Arc<Hostd>, job: &Arc<Job>, here: bool) -> Outcome {
     let theirs = Arc::clone(hostd);
     blocking(move || match here {
         true => theirs.residences.arrive(vm, attempt),
-        false => theirs.residences.leave(vm, attempt),
+        false => theirs.switches.end(vm).and_then(|()| theirs.residences.leave(vm, attempt)),
     })
     .await??;
     hostd.relays.end(vm);

@@ -12,6 +12,7 @@ mod changes;
 mod clusters;
 pub mod config;
 mod disk_moves;
+mod disk_switches;
 mod fits;
 mod group;
 mod guest;
@@ -60,6 +61,7 @@ use tokio::runtime::Handle;
 pub use self::changes::ChangeLog;
 use self::clusters::{Clusters, Connection, Follower};
 use self::config::{DATASTORES_MAX, DatastoreConfig, HostConfig};
+use self::disk_switches::DiskSwitches;
 pub use self::link::SupervisorProgram;
 use self::operations::blocking;
 pub use self::port::{PortConfig, PortOptions, PortTls};
@@ -158,6 +160,7 @@ pub struct Hostd {
     clusters: Clusters,
     terms: Terms,
     residences: Residences,
+    switches: DiskSwitches,
     relay: RelayProgram,
     relays: Relays,
     vms: Vms,
@@ -190,6 +193,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
     let hostd = Arc::new(Hostd {
         terms,
         residences,
+        switches: DiskSwitches::of_home(&options.home),
         relay: options.relay,
         relays: Relays::default(),
         home: options.home,

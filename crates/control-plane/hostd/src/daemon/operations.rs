@@ -45,7 +45,7 @@ pub const AWAY_MAX: Duration = Duration::from_secs(15);
 /// How long a forced stop may take: its volumes are drained.
 pub const OFF_WITHIN: Duration = Duration::from_secs(180);
 /// How often a job checks whether it was cancelled.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How long a supervisor may take to fetch keys with its grants before it is sent them again.
 const GRANTS_WORK_WITHIN: Duration = Duration::from_secs(5);
@@ -314,6 +314,7 @@ async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
                 deleted => deleted?,
             }
         }
+        theirs.switches.end(vm)?;
         theirs.residences.forget(vm).map_err(Problem::system)
     })
     .await??;
@@ -344,6 +345,7 @@ async fn leave(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, handover: Hando
             VmRecord::read_of(&spec.directory(), vm)?;
             write_handover(&spec.directory(), handover)?;
         }
+        theirs.switches.end(vm)?;
         theirs.residences.leave(vm, generation)
     })
     .await??;
@@ -831,7 +833,7 @@ pub async fn ask_running(
 }
 
 /// As [`ask_running`], with files beside the request.
-async fn ask_running_with(
+pub async fn ask_running_with(
     hostd: &Arc<Hostd>,
     job: &Arc<Job>,
     kind: RequestKind,

@@ -2,6 +2,7 @@
 //! open is left, and the VM is what it was.
 
 pub mod moved_disks;
+pub mod moved_running;
 pub mod running;
 pub mod sealed;
 pub mod sealed_running;

@@ -12,22 +12,26 @@ use super::*;
 impl Subject {
     /// The VM with a second disk that has tags, and another datastore of its host.
     fn with_fast() -> (Self, DiskPlace) {
+        Self::with_fast_booting(boot_sector())
+    }
+
+    pub fn with_fast_booting(boot_sector: Vec<u8>) -> (Self, DiskPlace) {
         let make = |site: &KeySite, at: usize, disk: &mut Disk| {
             (disk.key, disk.integrity) = (DiskKey::provider(site.key.clone(), None), at == 1);
         };
-        let subject = Self::with_disks(make, boot_sector());
+        let subject = Self::with_disks(make, boot_sector);
         let path = subject.host.path("fast");
         std::fs::create_dir(&path).unwrap();
         let datastore = subject.host.try_use(&path, None).unwrap().id.unwrap();
         (subject, DiskPlace { datastore, path })
     }
 
-    fn moved(&self, disk: usize, to: Option<&DiskPlace>, step: MoveStep) -> DiskMove {
+    pub fn moved(&self, disk: usize, to: Option<&DiskPlace>, step: MoveStep) -> DiskMove {
         let from = self.spec.disks[disk].place.clone();
         DiskMove { disk: self.spec.disks[disk].name.clone(), from, to: to.cloned(), step }
     }
 
-    fn change(&self, spec: &VmSpec, moved: DiskMove) -> OperationKind {
+    pub fn change(&self, spec: &VmSpec, moved: DiskMove) -> OperationKind {
         OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change: DiskChange::Move(moved) }
     }
 

@@ -4,6 +4,7 @@
 use strongroom_host::protocol::{DiskChange, Problem};
 
 use super::change::Change;
+use super::disk_move::MovingDisk;
 use super::dump::DumpUnderWay;
 use super::moving::Moving;
 use super::nics::WantedNics;
@@ -38,6 +39,10 @@ pub(super) enum Activity {
     SnapshotChange(ChangingSnapshots),
     /// The VM moves to another host, or comes from one.
     Move(Moving),
+    /// A disk moves to another datastore.
+    MoveDisk(MovingDisk),
+    /// Another supervisor is about to take over.
+    StandDown,
 }
 
 impl Activity {
@@ -64,6 +69,14 @@ impl Activity {
             Self::SizeChange(_) => {
                 Some(wait("the processors and the memory of the VM are being changed".to_owned()))
             }
+            Self::MoveDisk(moving) => {
+                let problem = wait(format!("{} of the VM is moving to another datastore", moving.disk()));
+                Some(problem.with_next_step("wait for that, or cancel it (`strongroom task list`)"))
+            }
+            Self::StandDown => Some(
+                Problem::new("not_ready", "another supervisor of the VM is about to take over")
+                    .with_next_step("try again in a moment"),
+            ),
             Self::SealDisk(sealing) => {
                 let problem = wait(format!("{} of the VM is being encrypted or decrypted", sealing.disk()));
                 Some(problem.with_next_step("wait for that, or cancel it (`strongroom task list`)"))
@@ -91,13 +104,14 @@ impl Activity {
     /// Whether the guest's memory is being sealed, and nothing else may pause or resume it.
     pub(super) fn is_sealing_memory(&self) -> bool {
         match self {
-            Self::Suspension(_) | Self::Dump(_) | Self::Move(_) => true,
+            Self::Suspension(_) | Self::Dump(_) | Self::Move(_) | Self::StandDown => true,
             Self::SnapshotChange(changing) => changing.is_saving_memory(),
             Self::Idle
             | Self::Rekey(_)
             | Self::DiskChange(_)
             | Self::NicChange(_)
             | Self::SizeChange(_)
+            | Self::MoveDisk(_)
             | Self::SealDisk(_) => false,
         }
     }
@@ -113,6 +127,8 @@ impl Activity {
             | Self::Rekey(_)
             | Self::Dump(_)
             | Self::Move(_)
+            | Self::MoveDisk(_)
+            | Self::StandDown
             | Self::SealDisk(_)
             | Self::SnapshotChange(_) => {}
         }
@@ -156,6 +172,10 @@ impl Activity {
 
     pub(super) fn sealing_mut(&mut self) -> Option<&mut SealingDisk> {
         if let Self::SealDisk(sealing) = self { Some(sealing) } else { None }
+    }
+
+    pub(super) fn disk_move_mut(&mut self) -> Option<&mut MovingDisk> {
+        if let Self::MoveDisk(moving) = self { Some(moving) } else { None }
     }
 
     pub(super) fn snapshot_change(&self) -> Option<&ChangingSnapshots> {
@@ -222,6 +242,14 @@ impl Activity {
         }
     }
 
+    /// Ends the step of a disk's move, if one is in progress.
+    pub(super) fn end_disk_move(&mut self) -> Option<MovingDisk> {
+        match std::mem::take(self) {
+            Self::MoveDisk(moving) => Some(moving),
+            other => self.keep(other),
+        }
+    }
+
     /// Ends the change of snapshots, if one is in progress.
     pub(super) fn end_snapshot_change(&mut self) -> Option<ChangingSnapshots> {
         match std::mem::take(self) {
@@ -241,7 +269,9 @@ impl Activity {
 mod tests {
     use std::sync::Arc;
 
-    use strongroom_host::protocol::{Cpus, DiskName, MemorySize, OperationId, SnapshotChange};
+    use strongroom_host::protocol::{
+        Cpus, DiskMove, DiskName, MemorySize, MoveStep, OperationId, SnapshotChange,
+    };
     use strongroom_host::wire::Wire;
     use strongroom_types::SnapshotId;
 
@@ -257,9 +287,10 @@ mod tests {
     }
 
     /// One activity of each kind, with the code with which it refuses others.
-    fn each() -> [(Activity, &'static str); 9] {
+    fn each() -> [(Activity, &'static str); 11] {
         let disk: DiskName = "disk1".parse().unwrap();
         let sealed = disk.clone();
+        let moved = DiskMove { disk: disk.clone(), from: None, to: None, step: MoveStep::CopyServed };
         let sizes = WantedSizes { cpus: Cpus::of_cores(1), memory: MemorySize::MIN };
         let snapshots = SnapshotChange::Delete { snapshot: SnapshotId::random() };
         [
@@ -271,7 +302,9 @@ mod tests {
             (Activity::SealDisk(SealingDisk::for_tests(asked_by(), sealed)), "busy"),
             (Activity::NicChange(began(WantedNics { nics: Vec::new(), boot_order: Vec::new() })), "busy"),
             (Activity::SizeChange(began(sizes)), "busy"),
+            (Activity::MoveDisk(MovingDisk::for_tests(moved)), "busy"),
             (Activity::Move(Moving::for_tests()), "moving"),
+            (Activity::StandDown, "not_ready"),
         ]
     }
 
@@ -291,13 +324,14 @@ mod tests {
     fn the_guest_is_reached_unless_its_memory_is_being_sealed() {
         Activity::Idle.allow_use_of_guest().unwrap();
         let reached = each().map(|(activity, _)| activity.allow_use_of_guest().is_ok());
-        assert_eq!(reached, [false, true, false, true, true, true, true, true, false]);
+        assert_eq!(reached, [false, true, false, true, true, true, true, true, true, false, false]);
     }
 
     #[test]
     fn an_end_ends_its_own_activity_and_no_other() {
-        // The last one, a move, ends when it is decided where the guest goes on.
-        for (at, (mut activity, code)) in each().into_iter().take(8).enumerate() {
+        // A move between hosts ends when it is decided where the guest goes on, and this process ends
+        // after the last one.
+        for (at, (mut activity, code)) in each().into_iter().take(9).enumerate() {
             let ended = |activity: &mut Activity, at| match at {
                 0 => activity.end_suspension().is_some(),
                 1 => activity.end_rekey().is_some(),
@@ -306,9 +340,10 @@ mod tests {
                 5 => activity.end_sealing().is_some(),
                 6 => activity.end_nic_change().is_some(),
                 7 => activity.end_size_change().is_some(),
+                8 => activity.end_disk_move().is_some(),
                 _ => activity.end_snapshot_change().is_some(),
             };
-            for other in (0..8).filter(|other| *other != at) {
+            for other in (0..9).filter(|other| *other != at) {
                 assert!(!ended(&mut activity, other));
                 assert_eq!(activity.allow_another().unwrap_err().code, code);
             }

@@ -264,6 +264,7 @@ fn asked_otherwise(spec: &VmSpec, disk: &DiskName) -> Problem {
     Problem::new("running", message).with_next_step("stop the VM first")
 }
 
+/// The same for a disk that moves: one that does not while its VM is off has requests of its own.
 fn moved_while_off(spec: &VmSpec, disk: &DiskName) -> Problem {
     let message = format!("{disk} of VM {} moves to another datastore while the VM is off", spec.name);
     Problem::new("running", message).with_next_step("stop the VM first")

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -193,15 +193,7 @@ impl Vm {
         self.state.volumes_released = true;
         self.state.write(&self.run).map_err(Problem::system)?;
         std::mem::take(&mut self.serial).finish();
-        let mut closing = Vec::new();
-        for volume in self.volumes.iter_mut().filter(|volume| !volume.ended) {
-            let (done, closed) = sync_channel(1);
-            volume.leaving = Some(done);
-            closing.push(closed);
-            if let Some(served) = &volume.served {
-                served.release();
-            }
-        }
+        let closing = self.close_volumes(ServedVolume::release);
         let (events, spec) = (self.events.clone(), self.task.spec.clone());
         let work = move || {
             let switched = close_and_switch(&closing, &spec, machine.qemu().monitor());

@@ -131,16 +131,24 @@ impl Vm {
                 volume.ended = true;
                 volume.observed.state = VolumeState::Closed;
                 (volume.observed.worker_pid, volume.observed.restarts) = (None, 0);
+                let Some(standby) = self.released_for_switch(socket, *standby) else { return };
+                let volume = &mut self.volumes[at];
                 let (disk, done) = (volume.observed.disk.clone(), volume.leaving.take());
                 let disk = self.layout_disk(&disk);
                 if let (Some(moving), Some(disk)) = (self.activity.moving_mut(), disk) {
-                    moving.released(AwaitingDisk { socket, disk, standby: *standby });
+                    moving.released(AwaitingDisk { socket, disk, standby });
                 }
                 if let Some(done) = done {
                     let _ = done.send(Ok(()));
                 }
             }
+            VolumeNews::Ended(ended) if self.take_release(socket).is_some() => {
+                tracing::error!("VM {}: a disk is not closed for its switch: {ended:?}", self.task.spec.name);
+                // Its guest waits. Another supervisor opens the volume where it was.
+                std::process::exit(1);
+            }
             VolumeNews::Ended(ended) => {
+                let volume = &mut self.volumes[at];
                 volume.ended = true;
                 volume.observed.state = VolumeState::Closed;
                 volume.observed.worker_pid = None;

@@ -50,6 +50,11 @@ impl Vm {
             RequestKind::SwitchOver => (self.switch_over(connection, id), true),
             RequestKind::TakeUp => (self.take_up(connection, id), true),
             RequestKind::GoOn => (self.go_on(connection, id), true),
+            RequestKind::CopyDisk { moved, known } => (self.copy_disk(connection, id, moved, &known), true),
+            RequestKind::SwitchDisk { moved } => (self.switch_disk(connection, id, &moved, files), true),
+            RequestKind::TakeDisk { moved, known } => (self.take_disk(connection, id, &moved, &known), true),
+            RequestKind::AbandonDiskMove => (self.abandon_disk_move(connection, id), true),
+            RequestKind::StandDown => (self.stand_down(), true),
             kind => (self.carry_out(kind, files), false),
         };
         // The effect of the request is visible before its answer.
@@ -81,6 +86,11 @@ impl Vm {
             | RequestKind::SwitchOver
             | RequestKind::TakeUp
             | RequestKind::GoOn
+            | RequestKind::CopyDisk { .. }
+            | RequestKind::SwitchDisk { .. }
+            | RequestKind::TakeDisk { .. }
+            | RequestKind::AbandonDiskMove
+            | RequestKind::StandDown
             | RequestKind::Dump { .. }
             | RequestKind::DeleteDump { .. } => Ok(()),
             RequestKind::AbandonSuspension => {
@@ -180,6 +190,9 @@ impl Vm {
         self.abandon_snapshot_memory();
         self.abandon_quiesced_snapshot();
         self.give_up_part();
+        if let Some(moving) = self.activity.disk_move_mut() {
+            moving.abandon();
+        }
         let is_between_hosts = self.is_between_hosts();
         if !is_between_hosts && let Err(problem) = self.abandon_move() {
             tracing::warn!("VM {}: its move is not given up: {problem}", self.task.spec.name);

@@ -351,6 +351,10 @@ pub struct FakeVm {
     pub attested: Option<VmSpec>,
     /// The datastores with a complete volume of a disk; the VM's own for a disk that is not listed.
     pub lies_in: BTreeMap<String, BTreeSet<PathBuf>>,
+    /// The disk that was copied beside its guest.
+    pub copied: Option<DiskMove>,
+    /// The disk that was switched, and not taken yet.
+    pub switched: Option<DiskMove>,
 }
 
 /// The directory of a disk's datastore.
@@ -367,14 +371,53 @@ impl FakeVm {
         let own = BTreeSet::from([asked.datastore.clone()]);
         let there = self.lies_in.entry(moved.disk.to_string()).or_insert(own);
         match moved.step {
-            MoveStep::Copy if !there.contains(&from) => return Some("copies nothing".to_owned()),
-            MoveStep::Copy => drop(there.insert(to)),
+            MoveStep::Copy | MoveStep::CopyServed if !there.contains(&from) => {
+                return Some("copies nothing".to_owned());
+            }
+            MoveStep::Copy | MoveStep::CopyServed | MoveStep::Switch => drop(there.insert(to)),
             MoveStep::Take if !there.contains(&to) => return Some("takes no copy".to_owned()),
-            MoveStep::Take => drop(there.remove(&from)),
+            MoveStep::Take => {
+                self.switched = None;
+                there.remove(&from);
+            }
+            MoveStep::Abandon if self.switched.is_some() => return Some("removes what has moved".to_owned()),
             MoveStep::Abandon if !there.contains(&from) => return Some("removes the volume".to_owned()),
             MoveStep::Abandon => drop(there.remove(&to)),
         }
         None
+    }
+
+    /// Does a step of a disk's move beside a guest, or answers how a switch has ended. `None` if that
+    /// is a step as of a VM that is off.
+    fn move_disk_beside(
+        &mut self,
+        asked: &VmSpec,
+        moved: &DiskMove,
+    ) -> Result<Option<OperationOutcome>, Option<String>> {
+        let is_this =
+            |known: &Option<DiskMove>| known.as_ref().is_some_and(|known| known.is_of_same_move(moved));
+        let stays = || OperationOutcome::Stays(Problem::new("stays", "it was not copied"));
+        match moved.step {
+            MoveStep::CopyServed if self.runs() => {
+                self.copied = Some(moved.clone());
+                Ok(Some(OperationOutcome::Copied))
+            }
+            MoveStep::Switch if is_this(&self.switched) => Ok(None),
+            MoveStep::Switch if self.runs() && is_this(&self.copied) => {
+                (self.copied, self.switched) = (None, Some(moved.clone()));
+                self.move_disk(asked, moved).map_or(Ok(None), |violation| Err(Some(violation)))
+            }
+            MoveStep::Switch => Ok(Some(stays())),
+            MoveStep::Copy if self.runs() => Err(None),
+            MoveStep::Copy | MoveStep::CopyServed | MoveStep::Take | MoveStep::Abandon => {
+                self.copied = None;
+                self.move_disk(asked, moved).map_or(Ok(None), |violation| Err(Some(violation)))
+            }
+        }
+    }
+
+    fn runs(&self) -> bool {
+        !matches!(self.power, PowerState::Stopped | PowerState::Crashed)
     }
 
     /// A disk whose volume is not where the configuration says, or not there alone.
@@ -403,6 +446,8 @@ impl FakeVm {
             dumps: Vec::new(),
             snapshots: VmSnapshots::default(),
             lies_in: BTreeMap::new(),
+            copied: None,
+            switched: None,
         }
     }
 }
@@ -929,20 +974,27 @@ impl HostInside {
                 if let DiskChange::Bind { disk, from } = change {
                     self.moves((from.holder, &from.disk), (id, &disk.name))?;
                 }
-                if !is_removal
-                    && !fails_later
-                    && let Some(code) = self.disk_changes_that_fail.pop()
-                {
+                let fails = match !is_removal && !fails_later {
+                    true => self.disk_changes_that_fail.pop(),
+                    false => None,
+                };
+                // Its host does it, and cannot say so.
+                if let Some(code) = fails.filter(|code| *code != "answer_lost") {
                     return Err(Problem::new(code, "it does not"));
                 }
                 if let DiskChange::Move(moved) = change {
                     let vm = self.vms.get_mut(&id).unwrap();
-                    if running(vm) {
-                        return Err(Problem::new("running", "it runs"));
+                    match vm.move_disk_beside(asked, moved) {
+                        Ok(Some(outcome)) => return Ok(Some(outcome)),
+                        Ok(None) => {}
+                        Err(None) => return Err(Problem::new("running", "it runs")),
+                        Err(Some(violation)) => {
+                            self.violations.push(format!("{:?} of {} {violation}", moved.step, moved.disk));
+                        }
                     }
-                    if let Some(violation) = vm.move_disk(asked, moved) {
-                        self.violations.push(format!("{:?} of {} {violation}", moved.step, moved.disk));
-                    }
+                }
+                if let Some(code) = fails {
+                    return Err(Problem::new(code, "its answer is lost"));
                 }
                 let mut spec = change.applied_to(&vm.spec)?;
                 if let DiskChange::Seal { disk } = change {
