@@ -72,3 +72,47 @@ fn a_disk_moves_to_another_datastore_and_back() {
         assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
     }
 }
+
+#[test]
+fn a_disk_of_a_running_vm_moves_to_another_datastore_and_back() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    for name in ["slow", "fast"] {
+        scratch.make_directory(name);
+        serving.runs(&format!("datastore add {name} {name}"));
+    }
+    let content: Vec<u8> = format!("{MARKER}\n").bytes().cycle().take(4 << 20).collect();
+    std::fs::write(scratch.path("disk.img"), &content).unwrap();
+    serving.runs("vm create web1 --datastore slow --memory 64M --net none --disk 8M --disk 4M");
+    serving.runs("vm disk import web1 disk1 disk.img --format raw");
+    serving.runs("vm start web1");
+    serving.runs("vm snapshot create web1 first");
+    let vm = serving.vm("web1");
+    let elsewhere = format!("fast/.strongroom-disks-{}", vm["id"].as_str().unwrap());
+    for disk in ["disk1", "disk0"] {
+        let moved = serving.runs(&format!("vm disk move web1 {disk} --to fast"));
+        assert!(moved.contains(&format!("{disk} of web1 is in datastore fast")), "{moved}");
+        assert!(scratch.path(&elsewhere).join(disk).join("descriptor").exists());
+        assert!(!scratch.path("slow/web1").join(disk).exists());
+    }
+    assert_eq!(serving.vm("web1")["power"], "running");
+
+    // What is done to a running VM is done to its disks, wherever they are.
+    serving.runs("vm snapshot create web1 second");
+    serving.runs("vm key rotate web1 --data");
+    serving.runs("vm pause web1");
+    serving.runs("vm disk move web1 disk1 --to slow");
+    serving.runs("vm resume web1");
+    serving.runs("vm stop web1 --force");
+    serving.runs("vm export web1 moved.img --format raw --disk disk1");
+    assert_eq!(std::fs::read(scratch.path("moved.img")).unwrap(), content);
+    serving.runs("vm snapshot revert web1 first --yes");
+    serving.runs("vm start web1");
+    serving.runs("vm disk move web1 disk0 --to slow");
+    serving.runs("vm stop web1 --force");
+    assert!(!scratch.path(&elsewhere).exists());
+    serving.runs("vm delete web1 --yes");
+    for place in ["slow", "fast", "home"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
+}

@@ -10,9 +10,10 @@ use crate::output::Output;
 
 /// The arguments of `move`.
 #[derive(Debug, Args)]
-#[command(after_help = "The VM is off, and stays off until the disk is there. The disk is copied with its \
-snapshots as it is stored, without being decrypted; then the former one is deleted. Until that is done \
-it takes its space in both datastores. A cancellation before all of it is copied leaves it where it was. \
+#[command(after_help = "The VM runs, or is off and stays so until the disk is there. The disk is copied \
+with its snapshots as it is stored, without being decrypted; then the former one is deleted. Until that is \
+done it takes its space in both datastores. A guest that runs writes to it meanwhile, and waits for it while \
+the last part is copied. A cancellation before all of it is copied leaves it where it was. \
 The VM's other disks, its configuration and its TPM stay where they are.
 
 Example:

@@ -254,9 +254,16 @@ fn a_move_waits_for_a_host_that_is_away_and_for_a_datastore_that_is_taken_away()
     starts(&site, &control, 3);
 }
 
-/// What a policy demands holds for the datastore of each disk, and applying it moves disks.
+/// What a policy demands holds for the datastore of each disk, and applying it moves disks, also
+/// under a guest.
 #[test]
 fn a_policy_that_is_applied_moves_disks_to_where_they_are_kept() {
+    for runs in [false, true] {
+        policy_is_applied(runs);
+    }
+}
+
+fn policy_is_applied(runs: bool) {
     let (site, control) = on_a_cluster(0);
     site.host.lock().redundancy = Some(Redundancy { losses_survived: 2, losses_served: 1 });
     site.pass(Duration::from_secs(60));
@@ -270,6 +277,9 @@ fn a_policy_that_is_applied_moves_disks_to_where_they_are_kept() {
     assert!(settle_down(&site, &control));
     assert_eq!(moved(&site, &control, 4, "disk1", "ds1").state, TaskState::Done);
     assert!(control.show_vm("web1").unwrap().deviations.is_empty());
+    if runs {
+        starts(&site, &control, 9);
+    }
 
     control
         .set_policy(
@@ -289,7 +299,11 @@ fn a_policy_that_is_applied_moves_disks_to_where_they_are_kept() {
     let applied = control.apply_policy(&caller(7), "gold").unwrap();
     assert_eq!(ended(&site, &control, &applied).state, TaskState::Done);
     assert_eq!(places(&control), ["big", "big"]);
-    assert!(control.show_vm("web1").unwrap().deviations.is_empty());
+    let vm = control.show_vm("web1").unwrap();
+    assert!(vm.deviations.is_empty() && vm.summary.power.is_on() == runs);
+    if runs {
+        stops(&site, &control, 10);
+    }
     starts(&site, &control, 8);
 }
 

@@ -101,9 +101,18 @@ impl Subject {
 
     /// Moves a disk, as the control plane has it done.
     fn move_disk(&mut self, at: usize, to: Option<&DiskPlace>) {
+        self.move_disk_in(at, to, &[MoveStep::Copy, MoveStep::Take]);
+    }
+
+    /// The same while the VM runs. Its supervisor may have been replaced then.
+    fn move_disk_of_running(&mut self, at: usize, to: Option<&DiskPlace>) {
+        self.move_disk_in(at, to, &[MoveStep::CopyServed, MoveStep::Switch, MoveStep::Take]);
+    }
+
+    fn move_disk_in(&mut self, at: usize, to: Option<&DiskPlace>, steps: &[MoveStep]) {
         let disk = &self.spec.disks[at];
         let (name, from) = (disk.name.clone(), disk.place.clone());
-        for step in [MoveStep::Copy, MoveStep::Take] {
+        for step in steps.iter().copied() {
             if step == MoveStep::Take {
                 self.spec.put(&name, to);
             }
@@ -175,6 +184,21 @@ pub fn has_disks_elsewhere() {
     subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Running && vm.supervisor_deaths > 0);
     let mut console = subject.host.console(&subject.spec);
     counts(&mut console, 2);
+    // While it runs, its first disk goes to the cluster and back, and its supervisor gets to know
+    // the cluster's storage.
+    subject.move_disk_of_running(0, None);
+    counts(&mut console, 3);
+    subject.kill_storage();
+    subject.host.await_vm(&subject.spec, |vm| vm.power == PowerState::Running && vm.supervisor_deaths > 1);
+    let mut console = subject.host.console(&subject.spec);
+    counts(&mut console, 4);
+    drop(console);
+    subject.move_disk_of_running(0, Some(&files));
+    subject.move_disk_of_running(1, Some(&files));
+    let mut console = subject.host.console(&subject.spec);
+    counts(&mut console, 5);
+    drop(console);
+    subject.move_disk_of_running(1, None);
     subject.done(FORCED);
 
     // All of its disks leave the cluster, and one comes back.

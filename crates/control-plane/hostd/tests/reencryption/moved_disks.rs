@@ -12,12 +12,14 @@ use super::*;
 impl Subject {
     /// The VM with a second disk that has tags, and another datastore of its host.
     fn with_fast() -> (Self, DiskPlace) {
-        Self::with_fast_booting(boot_sector())
+        Self::with_fast_and(|_, _| {}, boot_sector())
     }
 
-    pub fn with_fast_booting(boot_sector: Vec<u8>) -> (Self, DiskPlace) {
+    /// The same, with other disks.
+    pub fn with_fast_and(other: impl Fn(usize, &mut Disk), boot_sector: Vec<u8>) -> (Self, DiskPlace) {
         let make = |site: &KeySite, at: usize, disk: &mut Disk| {
             (disk.key, disk.integrity) = (DiskKey::provider(site.key.clone(), None), at == 1);
+            other(at, disk);
         };
         let subject = Self::with_disks(make, boot_sector);
         let path = subject.host.path("fast");
@@ -140,6 +142,23 @@ pub fn refused() {
     let after = moved.after(&subject.spec);
     let missing = subject.host.refused(&after, 0, subject.change(&after, moved));
     assert!(missing.message.contains("/disk1: No such file"), "{missing:?}");
+    subject.assert_whole();
+
+    // A host that has no record of a switch, as after another one was lost, goes by what has the
+    // volume's name.
+    let switch =
+        |subject: &Subject| subject.change(&subject.spec, subject.moved(1, Some(&fast), MoveStep::Switch));
+    let stays = subject.host.done(&subject.spec, 0, switch(&subject));
+    assert!(matches!(&stays, Some(OperationOutcome::Stays(_))), "{stays:?}");
+    let copy = subject.change(&subject.spec, subject.moved(1, Some(&fast), MoveStep::CopyServed));
+    let copied = subject.host.done(&subject.spec, 0, copy);
+    assert!(matches!(&copied, Some(OperationOutcome::Volumes(_))), "{copied:?}");
+    let moved = subject.host.done(&subject.spec, 0, switch(&subject));
+    assert!(matches!(&moved, Some(OperationOutcome::Volumes(_))), "{moved:?}");
+    subject.abandon(1, Some(&fast));
+    let stays = subject.host.done(&subject.spec, 0, switch(&subject));
+    assert!(matches!(&stays, Some(OperationOutcome::Stays(_))), "{stays:?}");
+    std::fs::remove_dir(disks_elsewhere(&fast.path, subject.spec.id)).unwrap();
     subject.assert_whole();
 
     // Another volume in the copy's place is left alone.

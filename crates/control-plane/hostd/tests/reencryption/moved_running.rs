@@ -1,10 +1,12 @@
 //! A disk moves to another datastore while its guest writes to it. Whoever is killed at whatever
 //! step, the guest goes on where the host's record says, with all that it was told is written.
 
+#![allow(clippy::print_stdout, reason = "how a switch ended is for people to read")]
+
 use std::io::Write;
 
 use strongroom_host::disk_switch;
-use strongroom_host::protocol::{DiskMove, DiskPlace, MoveStep, PowerState};
+use strongroom_host::protocol::{DiskFrontend, DiskMove, DiskPlace, MoveStep, PowerState};
 
 use super::running::{Running, writing_boot_sector};
 use super::*;
@@ -39,7 +41,12 @@ struct Moving {
 
 impl Moving {
     fn new() -> Self {
-        let (subject, fast) = Subject::with_fast_booting(writing_boot_sector());
+        let by_nbd = |at: usize, disk: &mut Disk| {
+            if at == 1 {
+                disk.frontend = DiskFrontend::Nbd;
+            }
+        };
+        let (subject, fast) = Subject::with_fast_and(by_nbd, writing_boot_sector());
         let mut vm = Running::of(subject);
         vm.write(5);
         Self { vm, fast }
@@ -185,6 +192,24 @@ impl Moving {
         assert!(!there.exists() && !self.record().exists());
     }
 
+    /// Its second disk, which QEMU reaches by NBD, moves to the other datastore.
+    fn second_disk_moves(&mut self) {
+        let fast = self.fast.clone();
+        for step in [MoveStep::CopyServed, MoveStep::Switch, MoveStep::Take] {
+            let moved = self.vm.subject.moved(1, Some(&fast), step);
+            if step == MoveStep::Take {
+                let from = DiskMove { from: None, ..moved };
+                self.vm.subject.spec = from.after(&self.vm.subject.spec);
+                self.ended(self.begin(&from));
+            } else {
+                let told = self.ended(self.begin(&moved));
+                assert!(!matches!(told, Some(OperationOutcome::Stays(_))), "{told:?}");
+            }
+        }
+        self.vm.console = Running::attach(&self.vm.subject);
+        self.vm.write(3);
+    }
+
     fn end(mut self) {
         self.vm.write(3);
         self.vm.subject.stop();
@@ -210,6 +235,7 @@ pub fn there_and_back() {
         moving.take();
         moving.vm.write(5);
     }
+    moving.second_disk_moves();
     let now = moving.vm.now();
     assert_eq!((now.qemu_pid, now.supervisor_deaths), (before.qemu_pid, 0));
     moving.end();
