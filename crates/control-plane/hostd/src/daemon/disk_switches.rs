@@ -107,12 +107,14 @@ impl DiskSwitches {
 mod tests {
     use super::*;
     use strongroom_host::protocol::{DiskPlace, MoveStep};
+    use strongroom_host::vm_directory::VmRecord;
     use strongroom_types::DatastoreId;
 
     #[test]
     fn a_disk_is_where_the_record_says_also_for_the_next_hostd() {
         let home = tempfile::tempdir().unwrap();
-        let spec = VmSpec::for_tests("web1", true);
+        std::fs::write(home.path().join("vm.json"), include_str!("../../tests/former/vm.json")).unwrap();
+        let spec = VmRecord::read(home.path()).unwrap().unwrap().spec;
         let (vm, disk) = (spec.id, spec.disks[0].name.clone());
         let to = Some(DiskPlace { datastore: DatastoreId::random(), path: "/srv/fast".into() });
         let moved = DiskMove { disk, from: None, to, step: MoveStep::Switch };
