@@ -369,9 +369,9 @@ pub enum RequestKind {
         known: Vec<KnownVolume>,
     },
     /// Copy a disk to another datastore, beside its guest. Answered when little is left; its
-    /// progress is sent as [`Report::Progress`]. It waits for [`SwitchDisk`](Self::SwitchDisk) then,
-    /// for a limited time. The error `cannot_enter` means that this supervisor does not reach the
-    /// disk's new place.
+    /// progress is sent as [`Report::Progress`]. It waits for [`SwitchDisk`](Self::SwitchDisk)
+    /// then, for a limited time. The error `cannot_enter` means that this supervisor does not reach
+    /// the disk's new place.
     CopyDisk {
         /// The move.
         moved: DiskMove,

@@ -369,8 +369,8 @@ fn with_place(vm: &VmRecord, disk: &DiskName, put: impl Fn(&mut DiskRecord)) -> 
     vm
 }
 
-/// Refuses what is not done to a VM with a disk that has not arrived where it moved, or of which its
-/// host has not said where it is. That one asks its present host.
+/// Refuses what is not done to a VM with a disk that has not arrived where it moved, or of which
+/// its host has not said where it is. That one asks its present host.
 pub(super) fn refuse_of_unsettled(vm: &VmRecord, kind: TaskKind) -> Result<(), Problem> {
     let may_be_done = |disk: &DiskRecord| match kind {
         TaskKind::VmMove | TaskKind::VmMoveHost => disk.moves_to.is_none(),

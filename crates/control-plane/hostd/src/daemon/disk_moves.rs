@@ -1,7 +1,7 @@
 //! Moves a disk of a VM to another datastore of this host, step by step ([`DiskMove`]).
 //!
-//! Of a VM that is off, a job with its keys copies, takes and removes volumes; it may change nothing
-//! else in a datastore, so the directories are made and removed here. Of one that runs, its
+//! Of a VM that is off, a job with its keys copies, takes and removes volumes; it may change
+//! nothing else in a datastore, so the directories are made and removed here. Of one that runs, its
 //! supervisor does:
 //!
 //! ```text

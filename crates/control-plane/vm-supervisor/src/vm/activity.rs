@@ -329,8 +329,8 @@ mod tests {
 
     #[test]
     fn an_end_ends_its_own_activity_and_no_other() {
-        // A move between hosts ends when it is decided where the guest goes on, and this process ends
-        // after the last one.
+        // A move between hosts ends when it is decided where the guest goes on, and this process
+        // ends after the last one.
         for (at, (mut activity, code)) in each().into_iter().take(9).enumerate() {
             let ended = |activity: &mut Activity, at| match at {
                 0 => activity.end_suspension().is_some(),

@@ -51,8 +51,8 @@ pub async fn vm_resize_disk(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Moves a disk of a VM that runs or is off to another datastore, with its snapshots. Its blocks are
-/// copied as they are stored, without being decrypted; then the former volume is deleted.
+/// Moves a disk of a VM that runs or is off to another datastore, with its snapshots. Its blocks
+/// are copied as they are stored, without being decrypted; then the former volume is deleted.
 #[utoipa::path(post, path = "/v1/vms/{vm}/disks/{disk}/move", operation_id = "vm_move_disk", tag = "vm",
     params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
     request_body = MoveDisk,

@@ -387,8 +387,8 @@ impl FakeVm {
         None
     }
 
-    /// Does a step of a disk's move beside a guest, or answers how a switch has ended. `None` if that
-    /// is a step as of a VM that is off.
+    /// Does a step of a disk's move beside a guest, or answers how a switch has ended. `None` if
+    /// that is a step as of a VM that is off.
     fn move_disk_beside(
         &mut self,
         asked: &VmSpec,
