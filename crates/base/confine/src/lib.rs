@@ -19,7 +19,8 @@
 //! same holds for a job on a VM that is off, which holds the same KEKs: its other process starts
 //! qemu-img, or renames a new VM's directory. **A monitor** reads QEMU's output for a supervisor:
 //! `hypervisor` starts it in QEMU's namespaces with its own user, and it denies itself all system
-//! calls except those for two sockets ([`deny_to_monitor`]). **qemu-img** reads untrusted images,
+//! calls except those for two sockets ([`deny_to_monitor`]). **A gate** before a TPM does the same
+//! ([`deny_to_tpm_gate`]). **qemu-img** reads untrusted images,
 //! and is executed under a filter ([`qemu_img_filter`]).
 //!
 //! Each barrier works without the others: what seccomp refuses, the empty namespaces refuse too,
@@ -48,7 +49,7 @@ use thiserror::Error;
 
 pub use self::cgroup::{Cgroup, CgroupError};
 pub use self::limits::{DESCRIPTORS_MAX, TASKS_MAX, cgroup_of};
-pub use self::system_calls::{deny_system_calls, deny_to_monitor, qemu_img_filter};
+pub use self::system_calls::{deny_system_calls, deny_to_monitor, deny_to_tpm_gate, qemu_img_filter};
 pub use self::uid_lease::{LeaseError, RUN_DIRECTORY, UidLease};
 
 /// The confinement of a worker.

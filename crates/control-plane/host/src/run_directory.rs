@@ -7,6 +7,8 @@
 //!                kernel   initrd   (until QEMU has loaded them)
 //!                disks/0.sock ...  (of workers, for QEMU)
 //!                qemu/             (of QEMU: `strongroom_hypervisor::RunDirectory`)
+//!                tpm-states.sock   (of the TPM's gate)
+//!                vtpm.state/       (of swtpm, if the VM's directory is on a cluster)
 //! ```
 
 use std::fs::DirBuilder;
@@ -15,6 +17,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use strongroom_types::VmId;
+
+use crate::protocol::TPM_STATE;
 
 /// The longest path of a run directory, in bytes. It keeps the paths of the sockets in it below the
 /// kernel's 108.
@@ -179,6 +183,11 @@ impl VmRunDirectory {
     /// A copy of the initial ram disk that QEMU is about to load.
     pub fn initrd(&self) -> PathBuf {
         self.0.join("initrd")
+    }
+
+    /// swtpm's directory, if the VM's own directory is on a cluster, where each state is kept.
+    pub fn tpm_state(&self) -> PathBuf {
+        self.0.join(TPM_STATE)
     }
 
     fn disks(&self) -> PathBuf {

@@ -11,6 +11,7 @@ mod reencryption;
 mod snapshot_groups;
 mod support;
 mod suspend;
+mod tpm;
 mod walls;
 
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         trial("many_are_made_and_deleted_at_once_and_a_killed_hostd_goes_on", many_at_once),
         trial("an_encrypted_vm_waits_for_its_key_and_goes_on_by_itself", encrypted_vm),
         long_trial("a_suspended_vm_goes_on_with_its_memory_which_is_sealed_and_whole", suspend::suspended),
+        trial("a_tpm_keeps_what_it_has_acknowledged_whoever_is_killed", tpm::keeps_what_it_has_acknowledged),
         trial("no_process_of_a_vm_leaves_a_core", no_cores),
         trial("no_process_of_a_vm_reaches_another_and_its_supervisor_has_no_right", walls::apart),
         trial("a_supervisor_whose_starter_is_killed_is_replaced", walls::starter_is_killed),
@@ -106,6 +108,8 @@ fn main() -> ExitCode {
         long_trial("on_a_cluster_a_vm_lives", clusters::lives),
         long_trial("on_a_cluster_a_vm_has_disks_elsewhere", clusters::has_disks_elsewhere),
         long_trial("on_a_cluster_a_vm_of_a_host_that_is_shut_out_runs_on_another", clusters::is_taken_over),
+        long_trial("on_a_cluster_a_tpm_keeps_what_it_has_acknowledged", clusters::tpm::keeps_its_states),
+        long_trial("on_a_cluster_a_tpm_goes_with_its_vm_to_another_host", clusters::tpm::is_taken_over),
         long_trial("on_a_cluster_that_stops_a_vm_waits_and_nothing_else", clusters::stands_still),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])

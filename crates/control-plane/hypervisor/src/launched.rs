@@ -1,5 +1,5 @@
 //! What a process does that a [`Launcher`](crate::Launcher) has started: it becomes a foreign
-//! program, or one of the three parts of this program that have a process of their own.
+//! program, or one of the four parts of this program that have a process of their own.
 
 use std::io;
 
@@ -7,6 +7,7 @@ use crate::guest_agent;
 use crate::launch::{LaunchError, Parts, become_program};
 use crate::monitor;
 use crate::network::frame_filter;
+use crate::swtpm;
 
 /// Becomes the program that the supervisor names. The supervisor's socket is this process's
 /// standard input. The caller must call this first of all, with a single thread. Returns only on an
@@ -18,5 +19,6 @@ pub fn process_main() -> LaunchError {
         agent_monitor: |supervisor, channel| {
             guest_agent::process::run(&supervisor, channel.into()).map_err(io::Error::other)
         },
+        tpm_gate: swtpm::gate::run,
     })
 }

@@ -25,7 +25,7 @@ use strongroom_hypervisor::{Monitor, PowerEvent, Qemu, QemuError, Swtpm};
 
 use self::support::guest::{Console, guest_files, with_guest};
 use self::support::servers::{Server, file};
-use self::support::{Lab, Machine, SOON, await_event, key, run, small, state_directory};
+use self::support::{Lab, Machine, SOON, accept_states, await_event, key, run, small, state_directory};
 
 fn main() -> ExitCode {
     let mut trials: Vec<(&str, fn())> = vec![
@@ -89,6 +89,7 @@ fn a_guest_has_a_tpm() {
     let lab = Lab::new();
     let tpm =
         Swtpm::start(&lab.run_directory(), &lab.isolation(), &state_directory(&lab), Some(key(7))).unwrap();
+    accept_states(&lab);
     let mut spec = with_guest(small(MachineType::Q35));
     spec.tpm = Some(tpm.socket());
     assert_eq!(spec.validate(), Err(SpecError::TpmBelowInitrd));

@@ -24,7 +24,9 @@ use strongroom_hypervisor::swtpm::SwtpmError;
 use strongroom_hypervisor::{PowerEvent, Qemu, QemuError, QemuIdentity, Qmp, QmpError, Swtpm};
 
 use self::support::servers::{Server, file};
-use self::support::{Lab, Machine, OtherSupervisor, SOON, await_event, key, run, small, state_directory};
+use self::support::{
+    Lab, Machine, OtherSupervisor, SOON, accept_states, await_event, key, run, small, state_directory,
+};
 
 fn main() -> ExitCode {
     run(vec![
@@ -78,6 +80,7 @@ fn everything() {
         let export = |server: &Server| NbdExport { socket: server.socket.clone(), export: "disk".to_owned() };
         let tpm = Swtpm::start(&lab.run_directory(), &lab.isolation(), &state_directory(&lab), Some(key(1)))
             .unwrap();
+        accept_states(&lab);
         let mut spec = small(machine);
         spec.name = "--a, b=c,process=evil\n-S \"q\" ${x}".to_owned();
         spec.cpus = Cpus { sockets: 2, cores: 2, threads: 1 };
@@ -456,6 +459,7 @@ fn sealed_tpm() {
     let mut run_once = |key_byte| {
         let tpm = Swtpm::start(&lab.run_directory(), &lab.isolation(), &state, Some(key(key_byte)));
         let tpm = tpm.unwrap_or_else(|error| panic!("{error}"));
+        accept_states(&lab);
         spec.tpm = Some(tpm.socket());
         let qemu = Qemu::start(&lab.program, &spec, &lab.run_directory(), &lab.isolation()).map(Machine::of);
         let qemu = match qemu {

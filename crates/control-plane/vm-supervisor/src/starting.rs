@@ -295,8 +295,8 @@ impl Starting {
         }
     }
 
-    /// Starts to record the states of the TPM. If that fails, the VM runs, but a state that is put
-    /// back would not be noticed.
+    /// Starts to record the states of the TPM. If that fails, the VM runs, but the TPM does not
+    /// answer commands that change its state until another supervisor records it.
     fn keep_tpm(&self, swtpm: Swtpm) -> Option<Keeper> {
         let events = self.events.clone();
         let lost = move |said| drop(events.send(Event::TpmLost(said)));

@@ -14,6 +14,7 @@ mod monitor;
 mod qemu_img;
 mod storage;
 mod supervisor;
+mod tpm_gate;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -92,6 +93,15 @@ pub(super) fn deny_to_storage() -> Result<(), SandboxError> {
 /// On an error the process must not read from QEMU.
 pub fn deny_to_monitor() -> Result<(), SandboxError> {
     deny(&monitor::TABLE)
+}
+
+/// Denies nearly all calls to a process that passes bytes between QEMU and swtpm, over sockets that
+/// exist already. It has one thread.
+///
+/// # Errors
+/// On an error the process must not read from QEMU.
+pub fn deny_to_tpm_gate() -> Result<(), SandboxError> {
+    deny(&tpm_gate::TABLE)
 }
 
 /// The filter for executing qemu-img, as bubblewrap reads it (`--seccomp`).
@@ -176,7 +186,8 @@ fn rules_for(arguments: &Arguments) -> Result<Vec<SeccompRule>, BackendError> {
 mod tests {
     use super::*;
 
-    const OURS: [&Table; 4] = [&worker::TABLE, &supervisor::TABLE, &monitor::TABLE, &storage::TABLE];
+    const OURS: [&Table; 5] =
+        [&worker::TABLE, &supervisor::TABLE, &monitor::TABLE, &tpm_gate::TABLE, &storage::TABLE];
 
     #[test]
     fn every_filter_compiles() {

@@ -316,6 +316,11 @@ impl VmSpec {
         found.for_each(|known| known.place = place.cloned());
     }
 
+    /// Whether its directory is on a cluster.
+    pub fn is_on_cluster(&self) -> bool {
+        cluster_of(&self.datastore).is_some()
+    }
+
     /// The oldest format of requests that can have it.
     pub fn least_format(&self) -> u32 {
         if self.places().next().is_some() {
@@ -542,7 +547,6 @@ impl VmSpec {
     /// The first invalid field.
     pub fn check(&self) -> Result<(), SpecError> {
         in_field("datastore", check_host_path(&self.datastore))?;
-        self.check_tpm_place()?;
         self.check_places()?;
         in_field("machine_type", self.board.check())?;
         in_field("cpus", self.cpus.check())?;
@@ -564,21 +568,6 @@ impl VmSpec {
         }
         in_field("kernel", kernel.check())?;
         in_field("firmware", check_initrd_beside_tpm(kernel, self.tpm, self.firmware))
-    }
-
-    /// Checks that its datastore can hold the state of its TPM, if it has one: swtpm keeps that in
-    /// a directory of the host.
-    ///
-    /// # Errors
-    /// If the datastore is on a cluster.
-    pub fn check_tpm_place(&self) -> Result<(), SpecError> {
-        if self.tpm && cluster_of(&self.datastore).is_some() {
-            return wrong(
-                "tpm",
-                "a VM on a Ceph cluster has no TPM; leave it out, or use a datastore that is a directory",
-            );
-        }
-        Ok(())
     }
 
     fn check_places(&self) -> Result<(), SpecError> {
@@ -654,7 +643,6 @@ impl VmSpec {
 
 #[cfg(test)]
 mod tests {
-    use strongroom_datastore::file::storage::cluster_path;
     use strongroom_types::DatastoreId;
 
     use super::*;
@@ -690,9 +678,6 @@ mod tests {
         assert_eq!(refused(&|spec| spec.datastore = "ds".into()), "datastore");
         assert_eq!(refused(&|spec| spec.datastore = "/srv/../etc".into()), "datastore");
         assert_eq!(refused(&|spec| spec.datastore = "/srv/a,b".into()), "datastore");
-        let tpm_on_cluster =
-            |spec: &mut VmSpec| (spec.datastore, spec.tpm) = (cluster_path(DatastoreId::random()), true);
-        assert_eq!(refused(&tpm_on_cluster), "tpm");
         let pc = |spec: &mut VmSpec| spec.board.machine_type = Some("pc-i440fx-7.2".parse().unwrap());
         assert_eq!(refused(&pc), "machine_type");
         assert_eq!(refused(&|spec| spec.cpus.threads = 0), "cpus");

@@ -1,6 +1,8 @@
 //! VMs whose datastore is on a real Ceph cluster: their whole life, with the storage process, the
 //! supervisor and hostd killed in it, and a cluster that stops.
 
+pub mod tpm;
+
 use std::path::PathBuf;
 
 use strongroom_confine::cgroup_of;
@@ -57,9 +59,14 @@ impl Subject {
     }
 
     fn on(cluster: CephCluster, host: Host, wanted: CephMount) -> Self {
+        Self::with(cluster, host, wanted, counting_guest(), false)
+    }
+
+    fn with(cluster: CephCluster, host: Host, wanted: CephMount, mut guest: Vec<u8>, tpm: bool) -> Self {
         let site = KeySite::start(&host);
         let datastore = host.try_use_cluster(wanted, None).unwrap();
         let mut spec = host.spec("web1", 2);
+        spec.tpm = tpm;
         spec.datastore.clone_from(&datastore.path);
         spec.disks[0].size_bytes = VolumeSize::new(DISK_BYTES).unwrap();
         spec.disks[1].frontend = DiskFrontend::Nbd;
@@ -69,10 +76,9 @@ impl Subject {
         let mut subject = Self { host, cluster, site, datastore, spec, generation: 0 };
         let made = subject.host.create(&subject.spec);
         subject.done(made);
-        let mut image = counting_guest();
-        image.resize(DISK_BYTES as usize, 0);
-        image[DISK_BYTES as usize - 4096..].fill(7);
-        let filled = subject.host.import_into(&subject.spec, "disk0", &image);
+        guest.resize(DISK_BYTES as usize, 0);
+        guest[DISK_BYTES as usize - 4096..].fill(7);
+        let filled = subject.host.import_into(&subject.spec, "disk0", &guest);
         subject.keep(filled);
         subject
     }
@@ -89,10 +95,14 @@ impl Subject {
     }
 
     fn start(&mut self) -> Console {
-        self.generation += 1;
-        let spec = Box::new(self.spec.clone());
-        self.done(OperationKind::Start { spec, how: StartOptions::default() });
+        let start = self.next_start();
+        self.done(start);
         self.host.console(&self.spec)
+    }
+
+    fn next_start(&mut self) -> OperationKind {
+        self.generation += 1;
+        OperationKind::Start { spec: Box::new(self.spec.clone()), how: StartOptions::default() }
     }
 
     fn change(&mut self, change: SnapshotChange) {

@@ -748,6 +748,13 @@ impl Console {
         said.ends_with(end.as_bytes())
     }
 
+    /// Reads the next line, without its end.
+    pub fn read_line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.stream.read_line(&mut line).unwrap() > 0, "the console ended");
+        line.trim_end().to_owned()
+    }
+
     pub fn say(&mut self, text: &str) {
         self.stream.get_mut().write_all(text.as_bytes()).unwrap();
     }

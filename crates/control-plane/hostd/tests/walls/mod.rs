@@ -193,6 +193,10 @@ impl Captured {
     }
 }
 
+fn place_tpm_state() -> Value {
+    json!({ "PlaceTpmState": { "is_new": false } })
+}
+
 /// A supervisor under an attacker's control can start only what its VM may need: as many processes
 /// at once, of those kinds, with those arguments.
 pub fn starter_is_asked_for_more() {
@@ -229,9 +233,9 @@ pub fn starter_is_asked_for_more() {
     let (first, _) = captured.qemu().unwrap();
     let refused = captured.qemu().unwrap_err();
     assert!(refused.contains("runs already"), "{refused}");
-    for refused in
-        [captured.swtpm(), captured.ask(json!("TpmState"), &[]), captured.ask(json!("WatchTpm"), &[])]
-    {
+    let asks = [json!("TpmState"), json!("WatchTpm"), json!("TpmGate"), place_tpm_state()];
+    let refused = asks.map(|ask| captured.ask(ask, &[]));
+    for refused in refused.into_iter().chain([captured.swtpm()]) {
         let refused = refused.unwrap_err();
         assert!(refused.contains("has no TPM"), "{refused}");
     }
@@ -240,10 +244,17 @@ pub fn starter_is_asked_for_more() {
     let (second, _) = captured.qemu().unwrap();
     captured.kill(&second["Process"]["identity"]["pid"]);
 
+    // What swtpm has in a directory is not put elsewhere.
+    let spec = VmSpec { tpm: true, ..host.spec("web2", 0) };
+    let other = Captured::of(&host, &spec);
+    let refused = other.ask(place_tpm_state(), &[]).unwrap_err();
+    assert!(refused.contains("has its place"), "{refused}");
+
     // The starter ends with its supervisor.
-    let Captured { mut starter, wire } = captured;
-    drop(wire);
-    starter.wait().unwrap();
+    for Captured { mut starter, wire } in [captured, other] {
+        drop(wire);
+        starter.wait().unwrap();
+    }
 }
 
 /// Neither a supervisor under an attacker's control nor its starter opens a network that no order

@@ -22,6 +22,7 @@ use strongroom_wire::PacketSocket;
 use super::message::{Become, Network, Plan, Report, Root, receive, send};
 use super::root::enter_own_root;
 use super::{FIRST_FILE, LaunchError, Measure, Shortfall};
+use crate::swtpm::gate::GateFiles;
 
 /// The most capabilities that a kernel can have; a kernel refuses those that it does not know.
 const CAPABILITIES_MAX: u32 = 64;
@@ -40,6 +41,8 @@ pub(crate) struct Parts {
     pub monitor: fn(OwnedFd, OwnedFd) -> io::Result<()>,
     /// The monitor of the guest agent, with the supervisor's side and the guest's channel.
     pub agent_monitor: fn(OwnedFd, OwnedFd) -> io::Result<()>,
+    /// The gate of a TPM, with its files.
+    pub tpm_gate: fn(GateFiles) -> io::Result<()>,
 }
 
 /// A failed step.
@@ -109,7 +112,7 @@ fn become_it(plan: &Plan, parts: &Parts, files: Vec<OwnedFd>, socket: &OwnedFd) 
     // fails.
     let ends_with_us = match plan.becomes {
         Become::Monitor | Become::AgentMonitor => set_parent_process_death_signal(Some(Signal::KILL)),
-        Become::Program(_) | Become::FrameFilter => Ok(()),
+        Become::Program(_) | Become::FrameFilter | Become::TpmGate => Ok(()),
     };
     if let Err(errno) = ends_with_us {
         return step("end with the process that starts it")(errno);
@@ -139,6 +142,20 @@ fn become_it(plan: &Plan, parts: &Parts, files: Vec<OwnedFd>, socket: &OwnedFd) 
         }
         Become::Monitor => become_monitor(parts.monitor, files),
         Become::AgentMonitor => become_monitor(parts.agent_monitor, files),
+        Become::TpmGate => {
+            let mut files = files.into_iter();
+            let (Some(qemu), Some(swtpm), Some(changes), Some(supervisors)) =
+                (files.next(), files.next(), files.next(), files.next())
+            else {
+                return step("begin the gate")("it has no sockets");
+            };
+            let _held: Vec<OwnedFd> = files.collect();
+            let (qemu, swtpm, supervisors) = (qemu.into(), swtpm.into(), supervisors.into());
+            match (parts.tpm_gate)(GateFiles { qemu, swtpm, changes, supervisors }) {
+                Ok(()) => std::process::exit(0),
+                Err(error) => step("be the gate")(error),
+            }
+        }
     }
 }
 

@@ -60,6 +60,9 @@ pub(crate) enum Become {
     /// The monitor of the guest agent, which converses with the guest for the VM's supervisor, a
     /// part of this program. Its files are the supervisor's side and the guest's channel.
     AgentMonitor,
+    /// The gate between QEMU and swtpm, a part of this program. Its files are those of
+    /// [`GateFiles`](crate::swtpm::gate::GateFiles), in their order.
+    TpmGate,
 }
 
 impl fmt::Display for Become {
@@ -69,6 +72,7 @@ impl fmt::Display for Become {
             Self::FrameFilter => f.write_str("the filter of frames"),
             Self::Monitor => f.write_str("the monitor of QEMU"),
             Self::AgentMonitor => f.write_str("the monitor of the guest agent"),
+            Self::TpmGate => f.write_str("the gate of the TPM"),
         }
     }
 }

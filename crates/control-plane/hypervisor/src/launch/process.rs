@@ -113,8 +113,9 @@ pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> R
             Some((Report::Confined { shortfalls }, _)) => {
                 confined = true;
                 process.shortfalls.extend(shortfalls);
-                if matches!(plan.becomes, Become::FrameFilter | Become::Monitor | Become::AgentMonitor) {
-                    break;
+                match plan.becomes {
+                    Become::Program(_) => {}
+                    Become::FrameFilter | Become::Monitor | Become::AgentMonitor | Become::TpmGate => break,
                 }
             }
             Some((Report::Lacks { shortfall }, _)) => {

@@ -38,7 +38,7 @@ pub(super) fn enter_own_root(visible: &[Visible], becomes: &Become) -> Result<()
     // A program outside the system directories comes with its own directory.
     let program = match becomes {
         Become::Program(path) => path.as_path(),
-        Become::FrameFilter | Become::Monitor | Become::AgentMonitor => Path::new("/usr"),
+        Become::FrameFilter | Become::Monitor | Become::AgentMonitor | Become::TpmGate => Path::new("/usr"),
     };
     let prefix = program.parent().and_then(Path::parent).filter(|_| !program.starts_with("/usr"));
     let own = prefix.filter(|prefix| *prefix != Path::new("/")).map(Visible::read);

@@ -116,8 +116,14 @@ impl RunDirectory {
         self.disks().join("memory.sock")
     }
 
-    /// The socket of swtpm.
+    /// The socket of the TPM, for QEMU.
     pub fn tpm(&self) -> PathBuf {
         self.path.join("tpm.sock")
+    }
+
+    /// Where the TPM's gate has who records its states connect: beside this directory, so that
+    /// QEMU cannot put another socket in its place.
+    pub fn tpm_states(&self) -> PathBuf {
+        self.path.with_file_name("tpm-states.sock")
     }
 }

@@ -14,10 +14,12 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Pid;
 use strongroom_hypervisor::launch::Measure;
 use strongroom_hypervisor::machine::{Accelerator, Board, MachineSpec, MachineType};
 use strongroom_hypervisor::qemu::DEFAULT_PROGRAM;
+use strongroom_hypervisor::swtpm::{Notice, StateGate};
 use strongroom_hypervisor::{
     Isolation, Launcher, Monitor, PowerEvent, Qemu, QemuIdentity, QemuProgram, RunDirectory, process_main,
 };
@@ -272,6 +274,22 @@ pub fn state_directory(lab: &Lab) -> PathBuf {
     let state = lab.path().join("vtpm");
     std::fs::create_dir_all(&state).unwrap();
     state
+}
+
+/// Answers for the states of a TPM that has just started, as the supervisor of a VM does that has
+/// recorded them.
+pub fn accept_states(lab: &Lab) {
+    let gate = StateGate::connect(&lab.run_directory().tpm_states()).unwrap().unwrap();
+    std::thread::spawn(move || {
+        loop {
+            poll(&mut [PollFd::new(&gate, PollFlags::IN)], None).unwrap();
+            match gate.notice().unwrap() {
+                Notice::NewState => drop(gate.recorded()),
+                Notice::Nothing => {}
+                Notice::Gone => return,
+            }
+        }
+    });
 }
 
 /// Waits for an event.

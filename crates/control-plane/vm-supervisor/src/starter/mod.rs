@@ -5,13 +5,13 @@
 //! confines itself, it starts this second process, which has no key and takes requests only from
 //! the supervisor. It does only what [`Ask`] names: the supervisor sends the VM's configuration at
 //! the beginning, before anything could have captured the supervisor, and no request can change it.
-//! It also runs no more processes at once than a VM needs: one QEMU, one swtpm if the VM has a TPM,
-//! and a worker and its successor for each volume that a VM can have served.
+//! It also runs no more processes at once than a VM needs: one QEMU, one swtpm with its gate if the
+//! VM has a TPM, and a worker and its successor for each volume that a VM can have served.
 //!
 //! ```text
 //! hostd -> supervisor   keys; talks with hostd, the monitor, workers, key servers; no right, few system calls
 //!            -> starter   root's rights; talks with the supervisor
-//!                 -> workers, QEMU, its monitors, swtpm, passt, filters: each a user of its own
+//!                 -> workers, QEMU, its monitors, swtpm, its gate, passt, filters: each a user of its own
 //! ```
 //!
 //! QMP is JSON, and a captured QEMU can send anything. Only the *monitor*
@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_hypervisor::launch::{Kills, ProcessFiles, Shortfall};
 use strongroom_hypervisor::network::NetworkState;
 use strongroom_hypervisor::qemu::{Findings, MachineFiles, MachineProcess};
+use strongroom_hypervisor::swtpm::StateGate;
 use strongroom_hypervisor::{Qemu, QemuIdentity, QemuProgram, RunDirectory, Swtpm};
 use strongroom_types::DatastoreId;
 use strongroom_worker::birth::Frontend;
@@ -71,8 +72,13 @@ enum Ask {
     Kill { pid: u32 },
     /// Probe this host's QEMU.
     ProbeQemu,
+    /// Empty the host's directory of the TPM of a VM on a cluster, and open a file for the state,
+    /// unless the TPM is new.
+    PlaceTpmState { is_new: bool },
     /// Start swtpm. The pipe with its key comes with the request.
     Swtpm,
+    /// Connect to swtpm's gate.
+    TpmGate,
     /// Start QEMU with this generation id. `waiting` makes it wait for its memory.
     Qemu { generation_id: Uuid, waiting: bool },
     /// Start another monitor for the running QEMU.
@@ -239,6 +245,16 @@ impl Starter {
         }
     }
 
+    /// Empties the host's directory of the TPM of a VM on a cluster. Returns a file for the state
+    /// with which swtpm starts, unless the TPM is new.
+    ///
+    /// # Errors
+    /// If the VM has no such directory, or swtpm runs.
+    pub fn place_tpm_state(&self, is_new: bool) -> io::Result<Option<OwnedFd>> {
+        let (_, mut files) = self.ask(Ask::PlaceTpmState { is_new }, &[]).map_err(io::Error::other)?;
+        Ok(files.0.next())
+    }
+
     /// Starts the VM's swtpm with this key, in a pipe.
     ///
     /// # Errors
@@ -357,6 +373,16 @@ impl Starter {
     pub fn watch_tpm(&self) -> io::Result<OwnedFd> {
         let (_, mut files) = self.ask(Ask::WatchTpm, &[]).map_err(io::Error::other)?;
         files.next().map_err(io::Error::other)
+    }
+
+    /// Connects to the gate of the VM's TPM; `None` if there is none: an earlier program has
+    /// started swtpm, or the gate has ended.
+    ///
+    /// # Errors
+    /// If the gate does not accept a connection.
+    pub fn tpm_gate(&self) -> io::Result<Option<StateGate>> {
+        let (_, mut files) = self.ask(Ask::TpmGate, &[]).map_err(io::Error::other)?;
+        files.0.next().map(StateGate::adopt).transpose()
     }
 
     fn killer(&self) -> Arc<dyn Kills> {

@@ -1,7 +1,9 @@
 //! The starter's process.
 
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use strongroom_hypervisor::monitor::MonitorProcess;
 use strongroom_hypervisor::qemu::{
     LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, connect_to, give_disk_socket, start_agent_monitor,
 };
-use strongroom_hypervisor::swtpm::STATE_FILE;
+use strongroom_hypervisor::swtpm::{STATE_FILE, StateGate};
 use strongroom_hypervisor::{
     Isolation, Launcher, MachineSpec, Qemu, QemuIdentity, QemuProgram, RunDirectory, Swtpm,
 };
@@ -299,7 +301,14 @@ impl Server {
                 let _one_at_a_time = self.starting.lock();
                 Ok((Answer::Qemu(Box::new(self.probe()?.findings())), Vec::new()))
             }
+            Ask::PlaceTpmState { is_new } => self.place_tpm_state(is_new),
             Ask::Swtpm => self.start_swtpm(files.next().ok_or_else(without)?),
+            Ask::TpmGate => {
+                self.allow_tpm()?;
+                let gate = StateGate::connect(&self.qemus_directory()?.tpm_states());
+                let gate = gate.map_err(Problem::system)?;
+                Ok((Answer::Done, gate.into_iter().map(OwnedFd::from).collect()))
+            }
             Ask::Qemu { generation_id, waiting } => {
                 let machine = machine_spec(&self.task.spec, &self.run);
                 self.start_qemu(MachineSpec { generation_id, ..machine }, waiting)
@@ -390,13 +399,44 @@ impl Server {
         RunDirectory::create(self.run.path(), user).map_err(|error| Problem::new("qemu", error.to_string()))
     }
 
+    /// The directory in which swtpm keeps the state of the VM's TPM.
+    fn swtpms_directory(&self) -> PathBuf {
+        match self.task.spec.is_on_cluster() {
+            true => self.run.tpm_state(),
+            false => self.task.spec.tpm_state_path(),
+        }
+    }
+
+    /// What is there is of a former start: the cluster has each state that counts.
+    fn place_tpm_state(&self, is_new: bool) -> Done {
+        self.allow_tpm()?;
+        if !self.task.spec.is_on_cluster() {
+            let message = format!("the state of the TPM of VM {} has its place", self.task.spec.name);
+            return Err(Problem::new("starter", message));
+        }
+        let _one_at_a_time = self.starting.lock();
+        self.allow_one("swtpm", Kept::is_swtpm)?;
+        let directory = self.swtpms_directory();
+        match std::fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Problem::system(error)),
+            _ => {}
+        }
+        DirBuilder::new().mode(0o700).create(&directory).map_err(Problem::system)?;
+        if is_new {
+            return Ok((Answer::Done, Vec::new()));
+        }
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(0o600).open(directory.join(STATE_FILE));
+        Ok((Answer::Done, vec![file.map_err(Problem::system)?.into()]))
+    }
+
     fn start_swtpm(&self, key: OwnedFd) -> Done {
         self.allow_tpm()?;
         let _one_at_a_time = self.starting.lock();
         self.allow_one("swtpm", Kept::is_swtpm)?;
         let run = self.make_qemus_directory()?;
         let isolation = self.belongings.isolation(&self.launcher);
-        let started = Swtpm::start(&run, &isolation, &self.task.spec.tpm_state_path(), Some(key));
+        let started = Swtpm::start(&run, &isolation, &self.swtpms_directory(), Some(key));
         let swtpm = started.map_err(|error| Problem::new("swtpm", error.to_string()))?;
         let (identity, shortfalls) = (swtpm.identity(), swtpm.shortfalls().to_vec());
         let files = swtpm.files().map_err(Problem::system)?;
@@ -529,7 +569,7 @@ impl Server {
 
     fn tpm_directory(&self) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::open(self.task.spec.tpm_state_path(), flags, Mode::empty()) {
+        match rustix::fs::open(self.swtpms_directory(), flags, Mode::empty()) {
             Ok(directory) => Ok(Some(directory)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno.into()),
@@ -539,7 +579,7 @@ impl Server {
     fn watch_tpm(&self) -> Result<OwnedFd, Errno> {
         let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         let what = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CLOSE_WRITE;
-        inotify::add_watch(&changes, self.task.spec.tpm_state_path(), what)?;
+        inotify::add_watch(&changes, self.swtpms_directory(), what)?;
         Ok(changes)
     }
 }

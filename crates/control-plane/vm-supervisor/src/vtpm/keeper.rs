@@ -1,21 +1,30 @@
 //! A thread that records each new state of a TPM, until swtpm has ended.
+//!
+//! The gate holds back the answer to the guest's command that has changed the state, so a state is
+//! recorded as soon as the gate tells of it, and again soon if that fails.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use strongroom_hypervisor::Swtpm;
+use strongroom_hypervisor::swtpm::Notice;
 
-use super::{TpmError, TpmPlace};
+use super::{Changes, OpenRecord, TpmError, TpmPlace};
 
-/// Writes of swtpm within this time are recorded as one state.
+/// Writes of a swtpm without a gate are recorded as one state if they are within this time.
 const SETTLES_AFTER: Duration = Duration::from_millis(20);
 /// After a failure, the state is recorded again after this time; usually the VM's key is
 /// unavailable.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// The same while the guest waits. A guest of Linux gives its TPM two seconds for such a command.
+const AGAIN_FOR_GUEST_AFTER: Duration = Duration::from_secs(1);
+/// How long the record stays open for the next state: a guest that boots writes many, and opening
+/// the record takes longer than writing it.
+const OPEN_FOR: Duration = Duration::from_secs(2);
 /// Timeout from QEMU's end to swtpm's.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -29,8 +38,27 @@ pub struct Keeper {
 struct Kept {
     place: TpmPlace,
     swtpm: Swtpm,
-    changes: OwnedFd,
+    /// `None` once the gate has ended.
+    changes: Option<Changes>,
     stop: OwnedFd,
+    /// When the state is to be recorded next.
+    due: Option<Instant>,
+    /// Whether the gate waits until it is.
+    guest_waits: bool,
+    /// The record, if it is open.
+    open: Option<OpenRecord>,
+    /// When it is to be closed.
+    closes: Option<Instant>,
+    /// When a failure was logged last.
+    complained: Option<Instant>,
+}
+
+/// What the thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ready {
+    Stop,
+    Change,
+    End,
 }
 
 impl Keeper {
@@ -46,8 +74,10 @@ impl Keeper {
     ) -> io::Result<Self> {
         let changes = place.changes()?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let kept = Kept { place, swtpm, changes, stop: stop.try_clone()? };
-        let thread = thread::Builder::new().name("tpm".to_owned()).spawn(move || kept.run(lost))?;
+        let told = stop.try_clone()?;
+        // An open record stays on its thread.
+        let keep = move || Kept::of(place, swtpm, changes, told).run(lost);
+        let thread = thread::Builder::new().name("tpm".to_owned()).spawn(keep)?;
         Ok(Self { stop, thread })
     }
 
@@ -61,39 +91,47 @@ impl Keeper {
 }
 
 impl Kept {
+    fn of(place: TpmPlace, swtpm: Swtpm, changes: Changes, stop: OwnedFd) -> Self {
+        Self {
+            place,
+            swtpm,
+            changes: Some(changes),
+            stop,
+            // A former supervisor may have left a state.
+            due: Some(Instant::now()),
+            guest_waits: false,
+            open: None,
+            closes: None,
+            complained: None,
+        }
+    }
+
     fn run(mut self, lost: impl FnOnce(String)) {
         let mut lost = Some(lost);
-        let mut due = Some(Instant::now());
-        loop {
-            let mut watched =
-                vec![PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.changes, PollFlags::IN)];
-            let pidfd = self.swtpm.pidfd();
-            if lost.is_some() {
-                watched.push(PollFd::new(&pidfd, PollFlags::IN));
-            }
-            let wait = due.map(|due| timespec(due.saturating_duration_since(Instant::now())));
-            match poll(&mut watched, wait.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
+        'kept: loop {
+            let ready = match self.wait(lost.is_some()) {
+                Ok(ready) => ready,
                 Err(errno) => {
                     tracing::error!("the TPM's state is not watched any more: {errno}");
                     return;
                 }
+            };
+            for ready in ready {
+                match ready {
+                    Ready::Stop => break 'kept,
+                    Ready::Change => self.take_notice(),
+                    Ready::End => {
+                        if let Some(lost) = lost.take() {
+                            lost(self.swtpm.said());
+                        }
+                    }
+                }
             }
-            let seen: Vec<bool> = watched.iter().map(|watched| !watched.revents().is_empty()).collect();
-            if seen[0] {
-                break;
+            if self.due.is_some_and(|due| due <= Instant::now()) {
+                self.record();
             }
-            if seen[1] {
-                self.forget_changes();
-                due = Some(Instant::now() + SETTLES_AFTER);
-            }
-            if seen.get(2) == Some(&true)
-                && let Some(lost) = lost.take()
-            {
-                lost(self.swtpm.said());
-            }
-            if due.is_some_and(|due| due <= Instant::now()) {
-                due = self.record().then(|| Instant::now() + AGAIN_AFTER);
+            if self.closes.is_some_and(|closes| closes <= Instant::now()) {
+                self.close();
             }
         }
         if !self.swtpm.wait(ENDS_WITHIN) {
@@ -101,30 +139,95 @@ impl Kept {
         }
         // If this fails, the next start takes an unrecorded state for one that was written just
         // before a crash.
-        if let Err(error) = self.place.ended() {
+        if let Err(error) = self.place.ended(self.open.take()) {
             self.complain(&error);
         }
     }
 
-    /// Records the state. Returns whether it must be tried again.
-    fn record(&self) -> bool {
-        match self.place.record() {
-            Ok(()) => false,
-            Err(error) => {
-                self.complain(&error);
-                true
+    /// Waits until something is ready, or to be done.
+    fn wait(&self, for_its_end: bool) -> Result<Vec<Ready>, Errno> {
+        let changes = self.changes.as_ref().map(|changes| match changes {
+            Changes::Told(gate) => gate.as_fd(),
+            Changes::Watched(watch) => watch.as_fd(),
+        });
+        let pidfd = for_its_end.then(|| self.swtpm.pidfd());
+        let watched: Vec<(Ready, BorrowedFd<'_>)> =
+            [(Ready::Stop, Some(self.stop.as_fd())), (Ready::Change, changes), (Ready::End, pidfd)]
+                .into_iter()
+                .filter_map(|(ready, file)| Some((ready, file?)))
+                .collect();
+        let mut polled: Vec<_> = watched.iter().map(|(_, file)| PollFd::new(file, PollFlags::IN)).collect();
+        let next = self.due.into_iter().chain(self.closes).min();
+        let wait = next.map(|next| timespec(next.saturating_duration_since(Instant::now())));
+        match poll(&mut polled, wait.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno),
+        }
+        let seen = watched.iter().zip(&polled).filter(|(_, polled)| !polled.revents().is_empty());
+        Ok(seen.map(|((ready, _), _)| *ready).collect())
+    }
+
+    fn take_notice(&mut self) {
+        match &self.changes {
+            Some(Changes::Told(gate)) => match gate.notice() {
+                Ok(Notice::NewState) => {
+                    self.guest_waits = true;
+                    self.due = Some(Instant::now());
+                }
+                Ok(Notice::Nothing) => {}
+                // swtpm ends with it.
+                Ok(Notice::Gone) => self.changes = None,
+                Err(error) => {
+                    tracing::error!("VM {}: {error}", self.place.spec.name);
+                    self.changes = None;
+                }
+            },
+            Some(Changes::Watched(watch)) => {
+                forget_changes(watch);
+                self.due = Some(Instant::now() + SETTLES_AFTER);
             }
+            None => {}
         }
     }
 
-    fn complain(&self, error: &TpmError) {
-        tracing::warn!("VM {}: the state of its TPM is not recorded: {error}", self.place.spec.name);
+    fn record(&mut self) {
+        if let Err(error) = self.place.record(&mut self.open) {
+            let pause = if self.guest_waits { AGAIN_FOR_GUEST_AFTER } else { AGAIN_AFTER };
+            self.due = Some(Instant::now() + pause);
+            self.complain(&error);
+            return;
+        }
+        (self.due, self.complained) = (None, None);
+        self.closes = self.open.is_some().then(|| Instant::now() + OPEN_FOR);
+        if std::mem::take(&mut self.guest_waits)
+            && let Some(Changes::Told(gate)) = &self.changes
+            && let Err(error) = gate.recorded()
+        {
+            tracing::debug!("VM {}: its TPM's gate has ended: {error}", self.place.spec.name);
+        }
     }
 
-    fn forget_changes(&self) {
-        let mut events = [0; 4096];
-        while matches!(rustix::io::read(self.changes.as_fd(), &mut events), Ok(count) if count > 0) {}
+    fn close(&mut self) {
+        self.closes = None;
+        if let Some(Err(error)) = self.open.take().map(OpenRecord::close) {
+            self.complain(&error);
+        }
     }
+
+    fn complain(&mut self, error: &TpmError) {
+        if self.complained.is_some_and(|complained| complained.elapsed() < AGAIN_AFTER) {
+            return;
+        }
+        self.complained = Some(Instant::now());
+        tracing::warn!("VM {}: the state of its TPM is not recorded: {error}", self.place.spec.name);
+    }
+}
+
+/// Reads away the events of a watch.
+fn forget_changes(watch: &OwnedFd) {
+    let mut events = [0; 4096];
+    while matches!(rustix::io::read(watch, &mut events), Ok(count) if count > 0) {}
 }
 
 /// Rounded up, so that poll does not return before the deadline.

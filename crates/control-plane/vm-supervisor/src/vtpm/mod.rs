@@ -6,9 +6,16 @@
 //! ```
 //!
 //! The key goes from the volume into swtpm's pipe. Before swtpm starts, its state is compared with
-//! the record; while it runs, each new state is recorded (keeper). A swtpm that dies is not
-//! replaced: the measurements since the guest's start are lost, and a TPM without them would vouch
-//! for a state that it has not seen. The guest sees a failed TPM until its next start.
+//! the record; while it runs, each new state is recorded (keeper), and the guest gets the answer to
+//! the command that has changed it after that
+//! ([`StateGate`](strongroom_hypervisor::swtpm::StateGate)). A swtpm that dies is not replaced: the
+//! measurements since the guest's start are lost, and a TPM without them would vouch for a state
+//! that it has not seen. The guest sees a failed TPM until its next start.
+//!
+//! On a cluster, `vtpm.state` has the state that was recorded last, or the one about to be. swtpm,
+//! which opens files by path, has a directory of the host: it gets the cluster's state at a start,
+//! and each new state is stored on the cluster before it is recorded. So that directory is worth
+//! nothing once swtpm has ended, and any host can start the VM.
 //!
 //! QEMU saves the whole state of the TPM with the guest's memory, and gives it to swtpm when the
 //! guest goes on. So the record names the memory with which that may happen: the one with which the
@@ -24,16 +31,18 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use strongroom_crypto::mac::sha256;
+use strongroom_datastore::file::storage::{BY_PATH, read_file, replace_file};
 use strongroom_host::protocol::{OwnVolume, Problem, VmSpec};
-use strongroom_hypervisor::swtpm::STATE_FILE;
+use strongroom_hypervisor::swtpm::{STATE_FILE, StateGate};
 use strongroom_hypervisor::{RunDirectory, Swtpm};
 use strongroom_keys::ProviderKey;
 use strongroom_types::VolumeId;
 use thiserror::Error;
 
 pub use self::keeper::Keeper;
-use self::record::{OtherMemory, RecordError, Refusal, StateDigest, TpmRecord};
+use self::record::{OtherMemory, RecordError, Refusal, TpmRecord, Verdict};
 pub use self::record::{new_content, volume_size};
 use super::keys::VmKeys;
 use super::own_volume::{OpenOwnVolume, OwnVolumeError, hold_key};
@@ -123,31 +132,39 @@ impl TpmPlace {
     /// Also if the VM's key is unavailable ([`TpmError::missing_key`]).
     pub fn start(&self, run: &RunDirectory, resumes: bool) -> Result<Swtpm, TpmError> {
         let state = self.state_directory();
-        let system = |action| {
-            let path = state.clone();
-            move |error| TpmError::System { action, path, error }
-        };
         let mut volume = self.open()?;
         let mut record = TpmRecord::read(&mut volume)?;
-        let found = self.state()?.map(|(digest, _)| digest);
+        let found = match self.spec.is_on_cluster() {
+            true => self.stored()?,
+            false => self.state()?.map(|state| state.content),
+        };
         record
-            .judge(found.as_ref())
+            .judge(found.as_deref().map(sha256).as_ref())
             .map_err(|refusal| TpmError::State { path: state.join(STATE_FILE), refusal })?;
-        match DirBuilder::new().mode(0o700).create(&state) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(system("create")(error));
-            }
-            _ => {}
+        match self.spec.is_on_cluster() {
+            true => self.place(found.as_deref()).map_err(self.failed("place the state of"))?,
+            false => match DirBuilder::new().mode(0o700).create(&state) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(self.failed("create")(error));
+                }
+                _ => {}
+            },
         }
         if !resumes {
             record.go_on_with(&mut volume, None)?;
         }
         record.set_in_use(&mut volume, true)?;
-        let key = pipe_of(record.key().expose()).map_err(system("hand over the key of"))?;
+        let key = pipe_of(record.key().expose()).map_err(self.failed("hand over the key of"))?;
         volume.close()?;
         self.starter.start_tpm(run, &key).map_err(TpmError::Swtpm)
     }
 
+    fn failed(&self, action: &'static str) -> impl FnOnce(io::Error) -> TpmError {
+        let path = self.state_directory();
+        move |error| TpmError::System { action, path, error }
+    }
+
+    /// Where the state is in the VM's directory.
     fn state_directory(&self) -> PathBuf {
         self.spec.tpm_state_path()
     }
@@ -156,60 +173,136 @@ impl TpmPlace {
         open_record(&self.spec, &self.keys)
     }
 
-    /// Records the present state, if it is new.
-    fn record(&self) -> Result<(), TpmError> {
-        let Some((digest, [file, directory])) = self.state()? else { return Ok(()) };
-        let path = self.state_directory();
-        let system = |error| TpmError::System { action: "sync", path: path.clone(), error };
-        // A recorded state must survive a power cut; otherwise its predecessor would look as if it
-        // had been put back.
-        file.sync_all().map_err(system)?;
-        directory.sync_all().map_err(system)?;
-        let mut volume = self.open()?;
-        let mut record = TpmRecord::read(&mut volume)?;
-        match record.judge(Some(&digest)) {
+    /// Records the present state, if it is new. Leaves the record open, which is opened if it is
+    /// not. After an error it is closed.
+    fn record(&self, open: &mut Option<OpenRecord>) -> Result<(), TpmError> {
+        let Some(state) = self.state()? else { return Ok(()) };
+        let mut opened = self.record_of(open)?;
+        let digest = sha256(&state.content);
+        match opened.record.judge(Some(&digest)) {
             Err(refusal) => {
                 tracing::error!("VM {}: its TPM's state, while it runs: {refusal}", self.spec.name)
             }
-            Ok(_) if record.record(&mut volume, &digest)? => {
-                tracing::debug!(
-                    "VM {}: its TPM's state is generation {}",
-                    self.spec.name,
-                    record.generation()
-                );
+            Ok(Verdict::Recorded) => {}
+            Ok(Verdict::New | Verdict::Unrecorded) => {
+                // A recorded state must survive a power cut, and the loss of a host if it is on a
+                // cluster; otherwise its predecessor would look as if it had been put back.
+                self.make_durable(&state)?;
+                opened.record.record(&mut opened.volume, &digest)?;
+                let generation = opened.record.generation();
+                tracing::debug!("VM {}: its TPM's state is generation {generation}", self.spec.name);
             }
-            Ok(_) => {}
         }
-        Ok(volume.close()?)
+        *open = Some(opened);
+        Ok(())
+    }
+
+    fn record_of(&self, open: &mut Option<OpenRecord>) -> Result<OpenRecord, TpmError> {
+        if let Some(opened) = open.take() {
+            return Ok(opened);
+        }
+        let mut volume = self.open()?;
+        let record = TpmRecord::read(&mut volume)?;
+        Ok(OpenRecord { volume, record })
+    }
+
+    fn make_durable(&self, state: &State) -> Result<(), TpmError> {
+        if self.spec.is_on_cluster() {
+            return self.store(&state.content).map_err(|errno| self.failed("store")(errno.into()));
+        }
+        let synced = state.file.sync_all().and_then(|()| state.directory.sync_all());
+        synced.map_err(self.failed("sync"))
     }
 
     /// Records that the TPM has ended in order, with its present state.
-    fn ended(&self) -> Result<(), TpmError> {
-        self.record()?;
-        let mut volume = self.open()?;
-        TpmRecord::read(&mut volume)?.set_in_use(&mut volume, false)?;
-        Ok(volume.close()?)
+    fn ended(&self, mut open: Option<OpenRecord>) -> Result<(), TpmError> {
+        self.record(&mut open)?;
+        let mut opened = self.record_of(&mut open)?;
+        opened.record.set_in_use(&mut opened.volume, false)?;
+        opened.close()
     }
 
-    /// Returns a descriptor that is readable when there may be a new state.
-    fn changes(&self) -> io::Result<OwnedFd> {
-        self.starter.watch_tpm()
+    /// Connects to the gate that tells of new states; without one, watches swtpm's directory.
+    fn changes(&self) -> io::Result<Changes> {
+        match self.starter.tpm_gate()? {
+            Some(gate) => Ok(Changes::Told(gate)),
+            None => self.starter.watch_tpm().map(Changes::Watched),
+        }
     }
 
-    /// Returns the present permanent state: its digest, its file, and its directory.
-    fn state(&self) -> Result<Option<(StateDigest, [File; 2])>, TpmError> {
+    /// Returns swtpm's present permanent state, if there is one.
+    fn state(&self) -> Result<Option<State>, TpmError> {
         let path = self.state_directory().join(STATE_FILE);
         let system = |error| TpmError::System { action: "read", path: path.clone(), error };
         let Some(opened) = self.starter.tpm_state().map_err(system)? else { return Ok(None) };
-        let opened = opened.map(File::from);
+        let [file, directory] = opened.map(File::from);
         // The directory belongs to another user, who may put anything there.
-        if !opened[0].metadata().map_err(system)?.is_file() {
+        if !file.metadata().map_err(system)?.is_file() {
             return Err(system(io::Error::other("it is no file")));
         }
         let mut content = Vec::new();
-        (&opened[0]).take(STATE_BYTES_MAX).read_to_end(&mut content).map_err(system)?;
-        Ok(Some((sha256(&content), opened)))
+        (&file).take(STATE_BYTES_MAX).read_to_end(&mut content).map_err(system)?;
+        Ok(Some(State { content, file, directory }))
     }
+
+    /// Returns the state on the cluster, if there is one.
+    fn stored(&self) -> Result<Option<Vec<u8>>, TpmError> {
+        let read = match BY_PATH.open_volume(&self.state_directory()) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened.and_then(|opened| read_file(&*opened, STATE_FILE, STATE_BYTES_MAX as usize)),
+        };
+        read.map_err(|errno| self.failed("read")(errno.into()))
+    }
+
+    /// Stores a state on the cluster, in the place of its predecessor.
+    fn store(&self, content: &[u8]) -> Result<(), Errno> {
+        let directory = self.state_directory();
+        let opened = match BY_PATH.open_volume(&directory) {
+            Err(Errno::NOENT) => {
+                BY_PATH.make_directory(&directory)?;
+                BY_PATH.open_volume(&directory)?
+            }
+            opened => opened?,
+        };
+        replace_file(&*opened, STATE_FILE, content)
+    }
+
+    /// Gives swtpm a state of the cluster, or none.
+    fn place(&self, content: Option<&[u8]>) -> io::Result<()> {
+        let file = self.starter.place_tpm_state(content.is_none())?;
+        match file.zip(content) {
+            Some((file, content)) => File::from(file).write_all(content),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A record that is open. Until it is closed, the volume cannot be moved to another key.
+struct OpenRecord {
+    volume: OpenOwnVolume,
+    record: TpmRecord,
+}
+
+impl OpenRecord {
+    fn close(self) -> Result<(), TpmError> {
+        Ok(self.volume.close()?)
+    }
+}
+
+/// A state in swtpm's directory.
+struct State {
+    content: Vec<u8>,
+    file: File,
+    directory: File,
+}
+
+/// What becomes readable when there may be a new state.
+#[derive(Debug)]
+enum Changes {
+    /// The gate, which answers the guest once the state is recorded.
+    Told(StateGate),
+    /// A watch of the directory (inotify(7)): an earlier program has started swtpm, without a gate.
+    Watched(OwnedFd),
 }
 
 /// Checks that a VM's guest may go on with the memory in this volume, which brings a state of its

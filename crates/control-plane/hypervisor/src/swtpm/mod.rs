@@ -2,10 +2,17 @@
 //!
 //! swtpm encrypts its state itself (AES-256-CBC and a MAC) with a key that it reads from a pipe, so
 //! the key is in no file, argument or environment. It exits when QEMU closes its connection.
+//!
+//! - [`gate`]: a process between QEMU and swtpm, which holds answers back until the states that
+//!   they rest on are recorded. It is started with swtpm, and ends with it.
+//! - [`states`]: what the gate and the process that records states tell each other.
+
+pub(crate) mod gate;
+mod states;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -17,6 +24,8 @@ use rustix::path::Arg;
 use rustix::process::geteuid;
 use thiserror::Error;
 
+use self::gate::GateFiles;
+pub use self::states::{Notice, StateGate};
 use crate::launch::{
     Become, Files, Isolation, Kills, LaunchError, Plan, Process, ProcessFiles, ProcessIdentity, Root,
     Shortfall, Visible, launch,
@@ -73,14 +82,20 @@ pub enum SwtpmError {
 #[derive(Debug)]
 pub struct Swtpm {
     process: Process,
+    /// Its gate, if this process has started it.
+    gate: Option<Process>,
     identity: ProcessIdentity,
     socket: TpmSocket,
 }
 
 impl Swtpm {
-    /// Starts a swtpm that listens in `run`. `state` is a directory with nothing else in it, which
-    /// is given to swtpm's user. `key` is a pipe with the 32 bytes of the key that encrypts the
-    /// state, and then the end. Without a key, for an unencrypted VM, the state is clear.
+    /// Starts a swtpm, and a gate before it that listens in `run`. `state` is a directory with
+    /// nothing else in it, which is given to swtpm's user. `key` is a pipe with the 32 bytes of the
+    /// key that encrypts the state, and then the end. Without a key, for an unencrypted VM, the
+    /// state is clear.
+    ///
+    /// Each new state has to be recorded by who connects to the gate ([`StateGate`]): the guest's
+    /// command that has changed it is answered then.
     pub fn start(
         run: &RunDirectory,
         isolation: &Isolation<'_>,
@@ -91,16 +106,23 @@ impl Swtpm {
         if find().is_none() {
             return Err(SwtpmError::NotInstalled);
         }
-        let mut files = Files::default();
-        // QEMU connects to this socket.
-        let listener = files.add(listen(&run.tpm(), isolation)?.into());
-        let user = isolation.user_beside()?;
-        let isolation = &user.isolation(isolation);
+        let failed = |error: io::Error| SwtpmError::Prepare { path: state.to_owned(), error };
+        // QEMU connects to the first socket, and who records states to the second.
+        let (qemus, supervisors) = (listen(&run.tpm())?, listen(&run.tpm_states())?);
+        give(CWD, run.tpm(), AtFlags::SYMLINK_NOFOLLOW, isolation)
+            .map_err(|errno| SwtpmError::Prepare { path: run.tpm(), error: errno.into() })?;
+        let of_qemu = isolation;
+        let user = of_qemu.user_beside()?;
+        let isolation = &user.isolation(of_qemu);
         give_state(state, isolation)?;
+        let changes = gate::watch(state).map_err(|errno| failed(errno.into()))?;
+        let (of_gate, control) = UnixStream::pair().map_err(failed)?;
         let directory = without_comma(state)?;
+        let mut files = Files::default();
+        let control = files.add(control.into());
         let mut arguments = vec!["socket".to_owned(), "--tpm2".to_owned(), "--terminate".to_owned()];
         let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
-        option("--ctrl", format!("type=unixio,fd={listener}"));
+        option("--ctrl", format!("type=unixio,clientfd={control}"));
         option("--tpmstate", format!("dir={directory},mode=0600"));
         option("--seccomp", "action=kill".to_owned());
         if let Some(key) = key {
@@ -117,16 +139,24 @@ impl Swtpm {
         if process.wait(FAILS_WITHIN) {
             return Err(SwtpmError::Failed { said: process.said() });
         }
-        let identity = process
-            .identity(isolation)
-            .map_err(|error| SwtpmError::Prepare { path: state.to_owned(), error })?;
-        Ok(Self { process, identity, socket: TpmSocket(run.tpm()) })
+        let identity = process.identity(isolation).map_err(failed)?;
+        // From here on it is killed if the gate does not start.
+        let mut swtpm = Self { process, gate: None, identity, socket: TpmSocket(run.tpm()) };
+        let gate = GateFiles { qemu: qemus, swtpm: of_gate, changes, supervisors };
+        match start_gate(of_qemu, gate) {
+            Ok(gate) => swtpm.gate = Some(gate),
+            Err(error) => {
+                swtpm.kill();
+                return Err(error.into());
+            }
+        }
+        Ok(swtpm)
     }
 
     /// Adopts a running swtpm; `None` if it has ended.
     pub fn adopt(run: &RunDirectory, identity: ProcessIdentity) -> io::Result<Option<Self>> {
         let socket = TpmSocket(run.tpm());
-        Ok(Process::adopt(identity)?.map(|process| Self { process, identity, socket }))
+        Ok(Process::adopt(identity)?.map(|process| Self { process, gate: None, identity, socket }))
     }
 
     /// Wraps a swtpm that another Strongroom process started or found on behalf of this one.
@@ -137,7 +167,7 @@ impl Swtpm {
         killer: Arc<dyn Kills>,
     ) -> io::Result<Self> {
         let process = Process::elsewhere(identity, files, Vec::new(), killer)?;
-        Ok(Self { process, identity, socket: TpmSocket(run.tpm()) })
+        Ok(Self { process, gate: None, identity, socket: TpmSocket(run.tpm()) })
     }
 
     /// Duplicates the descriptors that another process needs.
@@ -175,9 +205,13 @@ impl Swtpm {
         self.process.status()
     }
 
-    /// Kills it. Returns whether it is gone.
+    /// Kills it. Returns whether it is gone. Its gate ends with it.
     pub fn kill(&mut self) -> bool {
-        self.process.kill()
+        let is_gone = self.process.kill();
+        if let Some(gate) = &mut self.gate {
+            gate.kill();
+        }
+        is_gone
     }
 
     /// The beginning of its output.
@@ -186,15 +220,25 @@ impl Swtpm {
     }
 }
 
-fn listen(path: &Path, isolation: &Isolation<'_>) -> Result<UnixListener, SwtpmError> {
+/// Starts a gate, with a user of its own.
+fn start_gate(of_qemu: &Isolation<'_>, gate: GateFiles) -> Result<Process, LaunchError> {
+    let user = of_qemu.user_beside()?;
+    let isolation = &user.isolation(of_qemu);
+    let mut files = Files::default();
+    let GateFiles { qemu, swtpm, changes, supervisors } = gate;
+    for file in [qemu.into(), swtpm.into(), changes, supervisors.into()] {
+        files.add(file);
+    }
+    launch(isolation, &Plan { becomes: Become::TpmGate, ..Plan::of(isolation) }, &files)
+}
+
+fn listen(path: &Path) -> Result<UnixListener, SwtpmError> {
     let failed = |error: io::Error| SwtpmError::Prepare { path: path.to_owned(), error };
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    give(CWD, path, AtFlags::SYMLINK_NOFOLLOW, isolation).map_err(|errno| failed(errno.into()))?;
-    Ok(listener)
+    UnixListener::bind(path).map_err(failed)
 }
 
 /// Gives the state to swtpm's user, which is another one at each start.
