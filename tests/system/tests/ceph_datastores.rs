@@ -36,12 +36,15 @@ fn a_vm_lives_on_a_cluster_that_sees_no_plain_byte() {
     assert_eq!(shown["state"].as_str(), Some("available"), "{shown}");
     let refused = serving.is_refused(&format!("datastore add other --rbd rep2 --user client.host1 {files}"));
     assert!(refused.contains("big"), "{refused}");
-    let tpm = "vm create tpm1 --tpm --uefi --datastore big --memory 256M --disk 8M --net none";
-    let refused = serving.is_refused(tpm);
-    assert!(refused.contains("TPM"), "{refused}");
-
     serving.runs(&format!("vm create web1 --datastore big --memory 256M --net none --disk 16M {guest}"));
     let _place = serving.take_place();
+    // The firmware measures what it boots, and the state of the TPM is on the cluster.
+    serving.runs("vm create tpm1 --tpm --datastore big --memory 64M --disk 8M --net none --restart never");
+    for _ in 0..2 {
+        serving.runs("vm start tpm1");
+        serving.runs("vm stop tpm1 --force");
+    }
+    serving.runs("vm delete tpm1 --yes");
     assert!(serving.runs("vm start web1").contains("web1 is running"));
     let mut console = serving.console("web1");
     console.wait_until_ready();

@@ -225,6 +225,7 @@ impl HostService for SimulatedHost {
             topology: Topology::default(),
             accelerator: Accelerator::Tcg,
             programs: Some(Programs::default()),
+            tpms_on_clusters: true,
             boot_directories: Vec::new(),
             datastores: inside.datastores.iter().map(|(path, id)| Self::datastore(path, *id)).collect(),
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: false },

@@ -491,6 +491,23 @@ fn speaks_of_clusters(seat: &HostSeat) -> Result<(), Problem> {
     must_read(seat, FORMAT_WITH_CLUSTERS, "no datastore is on a Ceph cluster")
 }
 
+/// Checks that a host keeps the TPM of a VM whose directory is in a datastore. One that does not
+/// answer is not known to be of an earlier version.
+pub(super) fn keeps_tpms_in(seat: &HostSeat, datastore: &DatastoreRecord) -> Result<(), Problem> {
+    let seen = seat.seen();
+    match &seen.state {
+        Some(state) if datastore.ceph.is_some() && !state.tpms_on_clusters => {
+            let message = format!(
+                "host {} has version {}, in which no VM on a Ceph cluster has a TPM",
+                seat.name, state.version
+            );
+            Err(Problem::new(ErrorCode::NoHost, message)
+                .next("upgrade the program there, or use a datastore that is a directory"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Checks that a host reads a format. `lacks` says what an earlier version lacks.
 fn must_read(seat: &HostSeat, format: u32, lacks: &str) -> Result<(), Problem> {
     let seen = seat.seen();

@@ -457,6 +457,7 @@ pub(super) fn needs_elsewhere<'a>(
         processors: vm.hardware.cpus.count(),
         nics: Some(vm.hardware.nics.as_slice()),
         vm: Some(vm.id),
+        has_tpm: vm.hardware.tpm,
         groups: index.placement_groups_of(vm.id).collect(),
     }
 }

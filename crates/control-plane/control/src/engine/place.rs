@@ -64,6 +64,7 @@ impl Control {
             nics: wish.nics.as_deref(),
             others: Vec::new(),
             vm: None,
+            has_tpm: wish.tpm,
             groups: group.into_iter().collect(),
         };
         let among = wish.host.as_deref().map_or(Among::All, Among::Named);

@@ -21,7 +21,7 @@ use strongroom_types::{VmId, counted, display_bytes};
 use uuid::Uuid;
 
 use super::boards::{gives, keeps_features};
-use super::datastores::speaks_of_disk_places;
+use super::datastores::{keeps_tpms_in, speaks_of_disk_places};
 use super::placement_groups::{near, within_groups};
 use super::{Control, HostSeat};
 use crate::inventory::{Draft, Facet, Index, Row, by_name_or_id};
@@ -49,6 +49,8 @@ pub(super) struct Needs<'a> {
     pub board: Option<&'a Board>,
     /// The host whose processor it has, if it has that of its host.
     pub has_processor_of: Option<&'a HostSeat>,
+    /// Whether it has a TPM.
+    pub has_tpm: bool,
     /// Its placement groups.
     pub groups: Vec<&'a Row<PlacementGroupRecord>>,
 }
@@ -155,6 +157,9 @@ impl Control {
         let Some(mount) = datastore.on(seat.id) else { return Err(does_not_reach(seat, datastore)) };
         for other in &needs.others {
             self.reaches(seat, other)?;
+        }
+        if needs.has_tpm {
+            keeps_tpms_in(seat, datastore)?;
         }
         takes_vms(index, seat)?;
         if let Some(policy) = needs.policy {

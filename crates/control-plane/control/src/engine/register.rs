@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::advance::{keep_volumes, volume_known};
 use super::alarms::datastore_object;
-use super::datastores::looked_through;
+use super::datastores::{keeps_tpms_in, looked_through};
 use super::observe::Present;
 use super::place::find_datastore;
 use super::volume_changes::name_is_free;
@@ -195,7 +195,9 @@ impl Control {
         let Some(spec) = &candidate.present.spec else {
             return Err(problems::conflict("its configuration cannot be read"));
         };
-        spec.check_tpm_place().map_err(|error| problems::invalid(error.to_string()))?;
+        if spec.tpm {
+            keeps_tpms_in(candidate.seat, datastore)?;
+        }
         let name = name_of(spec.name.as_str())?;
         let directory = spec.directory.as_ref().map(|directory| name_of(directory.as_str())).transpose()?;
         let hardware = Hardware::found(spec).map_err(problems::invalid)?;

@@ -236,23 +236,45 @@ fn vms_are_placed_and_moved_as_in_a_shared_directory() {
     assert_eq!(site.host.lock().violations, [""; 0]);
 }
 
+/// A host of an earlier version refuses a VM with a TPM on a cluster, so none is given to it.
 #[test]
-fn a_vm_with_a_tpm_is_on_no_cluster() {
-    let (site, control) = on_a_cluster(0);
-    let wish = CreateVm { tpm: true, ..create("web1", true) };
-    refused(control.create_vm(&caller(1), &wish), ErrorCode::Invalid, &["tpm", "directory"]);
+fn a_vm_with_a_tpm_on_a_cluster_is_where_its_tpm_is_kept() {
+    let (site, control) = on_a_cluster(1);
+    let keeps = |host: usize, keeps: bool| {
+        match host {
+            1 => site.host.lock().keeps_no_tpms_on_clusters = !keeps,
+            other => site.others[other - 2].lock().keeps_no_tpms_on_clusters = !keeps,
+        }
+        site.pass(Duration::from_secs(60));
+        assert!(settle_down(&site, &control));
+    };
+    let reasons = ["host1 has version 0", "no VM on a Ceph cluster has a TPM"];
+    keeps(1, false);
+    let named = CreateVm { tpm: true, ..on("web1", "host1") };
+    refused(control.create_vm(&caller(1), &named), ErrorCode::NoHost, &reasons);
+    control.create_vm(&caller(2), &CreateVm { tpm: true, ..create("web1", true) }).unwrap();
+    control.create_vm(&caller(3), &on("web2", "host1")).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!((host_of(&control, "web1"), host_of(&control, "web2")), ("host2".into(), "host1".into()));
+    let to_first = MoveToHost { host: Some("host1".to_owned()), ..MoveToHost::default() };
+    refused(control.move_to_host(&caller(4), "web1", &to_first), ErrorCode::NoHost, &reasons);
+    keeps(1, true);
+    control.move_to_host(&caller(5), "web1", &to_first).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(host_of(&control, "web1"), "host1");
+
     // One that another site has put there.
-    control.create_vm(&caller(2), &create("web1", true)).unwrap();
+    control.unregister_vm(&caller(6), "web1").unwrap();
     assert!(settle_down(&site, &control));
-    control.unregister_vm(&caller(3), "web1").unwrap();
+    keeps(2, false);
+    keeps(1, false);
+    let wish = serde_json::json!({ "datastore": "big", "directory": "web1", "accept_configuration": true });
+    let wish = serde_json::from_value(wish).unwrap();
+    refused(control.register_vm(&caller(7), &wish), ErrorCode::NoHost, &["upgrade the program there"]);
+    keeps(1, true);
+    keeps(2, true);
+    control.register_vm(&caller(8), &wish).unwrap();
     assert!(settle_down(&site, &control));
-    for vm in site.host.lock().vms.values_mut() {
-        vm.spec.tpm = true;
-        vm.attested = Some(vm.spec.clone());
-    }
-    let wish =
-        serde_json::from_value(serde_json::json!({ "datastore": "big", "directory": "web1" })).unwrap();
-    refused(control.register_vm(&caller(4), &wish), ErrorCode::Invalid, &["tpm", "directory"]);
 }
 
 fn lost(host: &str) -> FenceHost {

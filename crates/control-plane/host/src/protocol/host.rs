@@ -51,6 +51,10 @@ pub struct Host {
     /// The programs that VMs are started with; absent from a hostd that does not report them.
     #[serde(default)]
     pub programs: Option<Programs>,
+    /// Whether it keeps TPMs of VMs whose directories are on clusters; absent from a hostd that
+    /// does not.
+    #[serde(default)]
+    pub tpms_on_clusters: bool,
     /// The directories that may hold kernels, initial ram disks and CD-ROM images.
     #[serde(default)]
     pub boot_directories: Vec<PathBuf>,

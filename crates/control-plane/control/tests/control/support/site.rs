@@ -266,6 +266,8 @@ pub struct HostInside {
     pub live_orders_that_fail: Vec<(&'static str, &'static str)>,
     /// Whether it is of a version in which no VM moves.
     pub is_old: bool,
+    /// Whether it is of a version in which no VM on a cluster has a TPM.
+    pub keeps_no_tpms_on_clusters: bool,
     /// The term of the control plane that directs it.
     pub term: Term,
     epoch: Epoch,
@@ -560,6 +562,7 @@ impl HostInside {
             moves_that_fail: Vec::new(),
             live_orders_that_fail: Vec::new(),
             is_old: false,
+            keeps_no_tpms_on_clusters: false,
             term: Term::default(),
             epoch: Epoch(Uuid::new_v4()),
             changes: Vec::new(),
@@ -1329,6 +1332,7 @@ impl Host for FakeHost {
                 topology: inside.topology.clone(),
                 accelerator: Accelerator::Tcg,
                 programs: inside.programs.clone(),
+                tpms_on_clusters: !inside.is_old && !inside.keeps_no_tpms_on_clusters,
                 boot_directories: Vec::new(),
                 datastores: datastores.collect(),
                 crypto_safe: inside.crypto_safe.clone(),
