@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,9 @@ const AGAIN_FOR_GUEST_AFTER: Duration = Duration::from_secs(1);
 /// How long the record stays open for the next state: a guest that boots writes many, and opening
 /// the record takes longer than writing it.
 const OPEN_FOR: Duration = Duration::from_secs(2);
+/// How long the start of the guest waits for the first record. Firmware follows at once, and takes a
+/// TPM that is slow for one that has failed: SeaBIOS after 0.75 s.
+const FIRST_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout from QEMU's end to swtpm's.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -75,9 +79,18 @@ impl Keeper {
         let changes = place.changes()?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let told = stop.try_clone()?;
-        // An open record stays on its thread.
-        let keep = move || Kept::of(place, swtpm, changes, told).run(lost);
+        let (first, is_recorded) = sync_channel(1);
+        let keep = move || {
+            // An open record stays on its thread.
+            let mut kept = Kept::of(place, swtpm, changes, told);
+            // A former supervisor may have left a state, or swtpm has made its first one.
+            kept.record();
+            let _ = first.send(());
+            kept.run(lost);
+        };
         let thread = thread::Builder::new().name("tpm".to_owned()).spawn(keep)?;
+        // The record is open for the firmware's states now, unless that takes long.
+        let _ = is_recorded.recv_timeout(FIRST_WITHIN);
         Ok(Self { stop, thread })
     }
 
@@ -97,8 +110,7 @@ impl Kept {
             swtpm,
             changes: Some(changes),
             stop,
-            // A former supervisor may have left a state.
-            due: Some(Instant::now()),
+            due: None,
             guest_waits: false,
             open: None,
             closes: None,
