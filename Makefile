@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
+.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -128,6 +128,15 @@ test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that eve
 	cargo test -p strongroom-hostd --test host -- --ignored on_a_cluster
 	cargo build --package strongroom-cli
 	STRONGROOM_BIN=$(tested_program) cargo test -p strongroom-system-tests --test system -- --ignored --test-threads 2 ceph_datastores:: on_a_cluster
+
+test-ceph-newer: ## volumes and whole VMs on Ceph with the librbd of Debian 13, on clusters of Debian 12's version and of its own; as root, some fifteen minutes
+	scripts/install-packages test
+	scripts/ceph-programs >/dev/null
+	cargo build -p strongroom-rbd -p strongroom-worker --examples
+	for ceph in client cluster; do \
+	  scripts/newer-ceph $$ceph cargo test -p strongroom-rbd --test cluster -- --ignored --test-threads 2 && \
+	  scripts/newer-ceph $$ceph cargo test -p strongroom-hostd --test host -- --ignored on_a_cluster || exit; \
+	done
 
 test-sealed-osds: ## a real Ceph cluster whose OSDs lie on encrypted devices of this machine; as root, some minutes
 	scripts/install-packages test
