@@ -20,8 +20,8 @@ use thiserror::Error;
 /// users: distributions, dynamic users of systemd, containers and subordinate users (to 600 100 000
 /// by default) are all below; see systemd's UIDS-GIDS, whose container range ends just before it.
 const FIRST: u32 = 0x7000_0000;
-/// The count of numbers. A VM needs one for QEMU, two for its TPM, two for each network card and one
-/// for each disk, or two during an upgrade; this suffices for more VMs than a host can run.
+/// The count of numbers. A VM needs one for QEMU, two for its TPM, two for each network card and
+/// one for each disk, or two during an upgrade; this suffices for more VMs than a host can run.
 const COUNT: u32 = 65536;
 /// The default directory of the locks.
 pub const RUN_DIRECTORY: &str = "/run/strongroom/users";

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -21,8 +22,7 @@ use strongroom_wire::PacketSocket;
 
 use super::message::{Become, Network, Plan, Report, Root, receive, send};
 use super::root::enter_own_root;
-use super::{FIRST_FILE, LaunchError, Measure, Shortfall};
-use crate::swtpm::gate::GateFiles;
+use super::{FIRST_FILE, Files, LaunchError, Measure, Shortfall};
 
 /// The most capabilities that a kernel can have; a kernel refuses those that it does not know.
 const CAPABILITIES_MAX: u32 = 64;
@@ -43,6 +43,25 @@ pub(crate) struct Parts {
     pub agent_monitor: fn(OwnedFd, OwnedFd) -> io::Result<()>,
     /// The gate of a TPM, with its files.
     pub tpm_gate: fn(GateFiles) -> io::Result<()>,
+}
+
+/// The files of the gate between QEMU and swtpm, in the order in which they come with its plan.
+pub(crate) struct GateFiles {
+    /// Where QEMU connects.
+    pub qemu: UnixListener,
+    /// swtpm's control channel.
+    pub swtpm: UnixStream,
+    /// The watch of swtpm's directory.
+    pub changes: OwnedFd,
+    /// Where supervisors connect.
+    pub supervisors: UnixListener,
+}
+
+impl From<GateFiles> for Files {
+    fn from(gate: GateFiles) -> Self {
+        let GateFiles { qemu, swtpm, changes, supervisors } = gate;
+        Self(vec![qemu.into(), swtpm.into(), changes, supervisors.into()])
+    }
 }
 
 /// A failed step.

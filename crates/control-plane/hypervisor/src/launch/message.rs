@@ -60,8 +60,8 @@ pub(crate) enum Become {
     /// The monitor of the guest agent, which converses with the guest for the VM's supervisor, a
     /// part of this program. Its files are the supervisor's side and the guest's channel.
     AgentMonitor,
-    /// The gate between QEMU and swtpm, a part of this program. Its files are those of
-    /// [`GateFiles`](crate::swtpm::gate::GateFiles), in their order.
+    /// The gate between QEMU and swtpm, a part of this program. Its files are
+    /// [`GateFiles`](super::GateFiles).
     TpmGate,
 }
 

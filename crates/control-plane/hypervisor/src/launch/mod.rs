@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_confine::{LeaseError, RUN_DIRECTORY, UidLease};
 use thiserror::Error;
 
-pub(crate) use self::confine::{Parts, become_program};
+pub(crate) use self::confine::{GateFiles, Parts, become_program};
 pub(crate) use self::message::{Become, Network, Plan, Root, Visible};
 pub use self::process::{Kills, ProcessFiles, ProcessIdentity};
 pub(crate) use self::process::{Process, launch, readable};

@@ -37,23 +37,12 @@ use strongroom_confine::deny_to_tpm_gate;
 
 use super::STATE_FILE;
 use super::states::{NEW_STATE, RECORDED};
+use crate::launch::GateFiles;
 
 /// The size of a read: more than the longest message of QEMU or swtpm, whose buffers have 4 KiB.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Room for some events of the watch, with the longest names.
 const EVENTS_BYTES: usize = 4096;
-
-/// The files of a gate.
-pub(crate) struct GateFiles {
-    /// Where QEMU connects.
-    pub qemu: UnixListener,
-    /// swtpm's control channel.
-    pub swtpm: UnixStream,
-    /// The watch of swtpm's directory ([`watch`]).
-    pub changes: OwnedFd,
-    /// Where supervisors connect.
-    pub supervisors: UnixListener,
-}
 
 /// Watches the directory of a swtpm that has not started.
 pub(super) fn watch(state: impl Arg) -> Result<OwnedFd, Errno> {

@@ -24,11 +24,10 @@ use rustix::path::Arg;
 use rustix::process::geteuid;
 use thiserror::Error;
 
-use self::gate::GateFiles;
 pub use self::states::{Notice, StateGate};
 use crate::launch::{
-    Become, Files, Isolation, Kills, LaunchError, Plan, Process, ProcessFiles, ProcessIdentity, Root,
-    Shortfall, Visible, launch,
+    Become, Files, GateFiles, Isolation, Kills, LaunchError, Plan, Process, ProcessFiles, ProcessIdentity,
+    Root, Shortfall, Visible, launch,
 };
 use crate::machine::{RunDirectory, SpecError, TpmSocket, validate_path};
 
@@ -224,12 +223,7 @@ impl Swtpm {
 fn start_gate(of_qemu: &Isolation<'_>, gate: GateFiles) -> Result<Process, LaunchError> {
     let user = of_qemu.user_beside()?;
     let isolation = &user.isolation(of_qemu);
-    let mut files = Files::default();
-    let GateFiles { qemu, swtpm, changes, supervisors } = gate;
-    for file in [qemu.into(), swtpm.into(), changes, supervisors.into()] {
-        files.add(file);
-    }
-    launch(isolation, &Plan { becomes: Become::TpmGate, ..Plan::of(isolation) }, &files)
+    launch(isolation, &Plan { becomes: Become::TpmGate, ..Plan::of(isolation) }, &gate.into())
 }
 
 fn listen(path: &Path) -> Result<UnixListener, SwtpmError> {

@@ -26,8 +26,8 @@ const AGAIN_FOR_GUEST_AFTER: Duration = Duration::from_secs(1);
 /// How long the record stays open for the next state: a guest that boots writes many, and opening
 /// the record takes longer than writing it.
 const OPEN_FOR: Duration = Duration::from_secs(2);
-/// How long the start of the guest waits for the first record. Firmware follows at once, and takes a
-/// TPM that is slow for one that has failed: SeaBIOS after 0.75 s.
+/// How long the start of the guest waits for the first record. Firmware follows at once, and takes
+/// a TPM that is slow for one that has failed: SeaBIOS after 0.75 s.
 const FIRST_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout from QEMU's end to swtpm's.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
