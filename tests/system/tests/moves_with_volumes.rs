@@ -134,11 +134,12 @@ fn a_vm_moves_with_its_volumes_between_machines_that_share_nothing() {
     it.has_its_disk(&written);
     assert_eq!(qemus_of(&scratch, "first-run", &it.id).len(), 0);
     // The dump and the snapshot have come along.
-    first.runs("vm dump get web1 1 --output dump");
-    assert!(datastore::occurrences(&scratch.path("dump"), MARKER.as_bytes()) > 0);
+    let dumps = scratch.make_directory("dumps");
+    first.runs(&format!("vm dump open web1 1 --to {}/dump", dumps.display()));
+    assert!(datastore::occurrences(&dumps, MARKER.as_bytes()) > 0);
     first.runs("vm snapshot revert web1 before --keep-as now --disks-only");
     it.has_its_disk(&at_snapshot);
-    first.runs("vm snapshot revert web1 now --discard");
+    first.runs("vm snapshot revert web1 now --discard --yes");
     it.has_its_disk(&written);
 
     // Killed in the middle of moves: the whole first machine, and hostd of the second one.

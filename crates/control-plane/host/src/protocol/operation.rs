@@ -202,10 +202,10 @@ pub enum OperationKind {
         handover: Option<HandoverId>,
     },
     /// Fetches the volumes of a VM that is off from the host that has them, with its snapshots and
-    /// dumps, into a datastore that only this host need reach: the VM's directory is there when this
-    /// is done, or nothing under its name. Needs the VM's keys. The VM is not this host's until it
-    /// [arrives](Self::Arrive) here. A copy of another attempt is deleted first; what this one has
-    /// left when it failed is used.
+    /// dumps, into a datastore that only this host need reach. When it is done, the VM's directory
+    /// is there; until then nothing is under its name. Needs the VM's keys. The VM is not this
+    /// host's until it [arrives](Self::Arrive) here. A copy of another attempt is deleted first;
+    /// what this one has left when it failed is used.
     Fetch {
         /// The VM, with the places of its volumes here.
         spec: Box<VmSpec>,
