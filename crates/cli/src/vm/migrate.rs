@@ -36,7 +36,7 @@ pub struct MigrateArguments {
     #[arg(long, value_name = "HOST", alias = "host")]
     to: Option<String>,
 
-    /// Datastore of that host to which the volumes of a VM that is off move with it [default: they stay]
+    /// Datastore of that host, to which the volumes of a VM that is off move [default: they stay]
     #[arg(long, value_name = "DATASTORE", requires = "to")]
     datastore: Option<String>,
 

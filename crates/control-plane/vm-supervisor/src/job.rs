@@ -377,8 +377,8 @@ impl Job<'_> {
         Ok(Vec::new())
     }
 
-    /// Makes a VM's directory of the volumes that another host has; does nothing if this attempt has
-    /// made it already.
+    /// Makes a VM's directory of the volumes that another host has; does nothing if this attempt
+    /// has made it already.
     fn fetch_volumes(self, spec: &VmSpec, handover: HandoverId) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, clusters, files, wire, lock } = self;
         let from = only_socket(files)?;

@@ -15,8 +15,8 @@
 //!           'X' length (4 bytes), a text: it cannot be given, and this is the reason
 //! ```
 //!
-//! Numbers are little-endian, a name is its length (1 byte) and as many bytes. What a descriptor and
-//! a layer's files are, is the callers'. A reader never believes a length.
+//! Numbers are little-endian, a name is its length (1 byte) and as many bytes. What descriptors and
+//! the files of layers are, the callers know. A reader never believes a length.
 
 use std::fmt;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -215,9 +215,9 @@ impl<R: Read, W: Write> VolumeTaker<R, W> {
         }
     }
 
-    /// Asks for a layer of the last volume, and gives its data to `take`. Returns its digest; `None`
-    /// if `take` has ended it early, after which the connection is of no more use. There is no data
-    /// if the digest is `left_there`.
+    /// Asks for a layer of the last volume, and gives its data to `take`. Returns its digest;
+    /// `None` if `take` has ended it early, after which the connection is of no more use. No data
+    /// comes if the digest is `left_there`.
     ///
     /// # Errors
     /// Also those of `take`.

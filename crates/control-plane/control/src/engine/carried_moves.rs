@@ -7,9 +7,9 @@
 //! remove  former host: what it had of the VM is deleted
 //! ```
 //!
-//! What fails, or is cancelled, before the next host has the VM leads back: the copy is deleted, and
-//! the former host has the VM, whose volumes nobody has changed. What cannot be deleted is left, and
-//! an event says where.
+//! What fails, or is cancelled, before the next host has the VM leads back: the copy is deleted,
+//! and the former host has the VM, whose volumes nobody has changed. What cannot be deleted is
+//! left, and an event says where.
 
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{
@@ -222,7 +222,7 @@ impl Control {
                     there.name
                 );
                 let draft = self.draft().event("vm.left", &vm.object(), message, Some(step.task.task.id));
-                // Written again, so that a request that takes it away at the same time looks once more.
+                // Written again, so that a request that takes it away meanwhile looks once more.
                 draft.replace(there, &there.record)
             })
         };

@@ -140,7 +140,11 @@ impl Control {
             Some(other) => Needs { others: Vec::new(), ..needs_elsewhere(index, vm, other, former) },
             None => needs_elsewhere(index, vm, own, former),
         };
-        let Choice { seat: next, reason } = self.choose(index, &needs, among)?;
+        let chosen = self.choose(index, &needs, among);
+        let Choice { seat: next, reason } = match other {
+            None if !own.is_shared() => chosen.map_err(|problem| or_with_volumes(vm, problem))?,
+            _ => chosen?,
+        };
         if next.id == former.id {
             let problem = problems::conflict(format!("{called} is on host {} already", former.name));
             return Err(problem.next("name another host"));
@@ -420,6 +424,19 @@ fn way_of_running(
         (Err(_), Some(timeout_s)) => Ok(Way::ShutDown(timeout_s)),
         (Err(problem), None) => Err(problem.next(stop_it(vm))),
     }
+}
+
+/// What a person can also do with a VM whose datastore no other host reaches.
+fn or_with_volumes(vm: &VmRecord, problem: Problem) -> Problem {
+    if problem.code != ErrorCode::NoHost {
+        return problem;
+    }
+    let also = format!(
+        "while it is off, move its volumes with it: `strongroom vm migrate {} --to HOST --datastore DATASTORE`",
+        vm.name
+    );
+    let next = problem.next_step.as_ref().map_or_else(|| also.clone(), |next| format!("{next}; or, {also}"));
+    problem.next(next)
 }
 
 /// Why a VM does not leave for another host now.

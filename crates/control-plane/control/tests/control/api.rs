@@ -377,6 +377,7 @@ fn the_documents_bounds_are_the_limits() {
     bound("MoveToHost.channels maximum", u64::from(MOVE_CHANNELS_MAX));
     bound("BalanceHosts.plan maxLength", 64);
     bound("MoveToHost.host maxLength", text(NAME_BYTES_MAX));
+    bound("MoveToHost.datastore maxLength", text(NAME_BYTES_MAX));
     for place in ["Boot.kernel", "Boot.initrd", "Cdrom.path"] {
         bound(&format!("{place} maxLength"), text(HOST_PATH_BYTES_MAX));
     }

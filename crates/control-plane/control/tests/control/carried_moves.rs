@@ -86,6 +86,8 @@ fn what_does_not_move_so_is_refused_before_anything_is_done() {
     };
     // Without the name of a datastore none is chosen.
     says(ask(1, "web1", &to("host2")), ErrorCode::NoHost, "datastore near");
+    let next = ask(1, "web1", &to("host2")).next_step.unwrap();
+    assert!(next.ends_with("`strongroom vm migrate web1 --to HOST --datastore DATASTORE`"), "{next}");
     says(ask(2, "web1", &with("host2", "gone")), ErrorCode::NotFound, "gone");
     says(ask(3, "web1", &with("host1", "far")), ErrorCode::NoHost, "datastore far");
     start(&site, &control, 4, "web1");

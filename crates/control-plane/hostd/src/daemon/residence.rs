@@ -95,7 +95,8 @@ impl Residences {
     }
 
     /// Refuses an order for what this host has of another host's VM, if the VM is here since that
-    /// generation, or is on its way while it runs. Of a VM without an entry the order's word counts.
+    /// generation, or is on its way while it runs. Of a VM without an entry the order's word
+    /// counts.
     ///
     /// # Errors
     /// `is_here`, `moving`.
@@ -294,6 +295,27 @@ mod tests {
         source.leave(vm, VmGeneration(4)).unwrap();
         target.must_be_here(vm).unwrap();
         assert_eq!(code(source.must_be_here(vm)), "left_host");
+    }
+
+    #[test]
+    fn a_late_order_for_a_copy_spares_a_vm_that_has_come_back() {
+        let home = tempfile::tempdir().unwrap();
+        let residences = Residences::of_home(home.path()).unwrap();
+        let vm = VmId::random();
+        let is_elsewhere = |generation| residences.must_be_elsewhere(vm, VmGeneration(generation));
+        is_elsewhere(1).unwrap();
+        residences.leave(vm, VmGeneration(3)).unwrap();
+        is_elsewhere(4).unwrap();
+        residences.arrive(vm, VmGeneration(6)).unwrap();
+        for late in [4, 6] {
+            assert_eq!(code(is_elsewhere(late)), "is_here");
+        }
+        // It has arrived, and nobody else has heard of that.
+        is_elsewhere(7).unwrap();
+        residences.leave(vm, VmGeneration(7)).unwrap();
+        assert_eq!(code(residences.arrive(vm, VmGeneration(6))), "other_generation");
+        residences.begin_coming(vm, VmGeneration(9)).unwrap();
+        assert_eq!(code(is_elsewhere(10)), "moving");
     }
 
     #[test]

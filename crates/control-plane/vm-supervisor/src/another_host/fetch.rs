@@ -4,12 +4,13 @@ use std::io::Read;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde::Deserialize;
 use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{
-    DatastoreError, LayerDigest, LayerPart, LayerPiece, LayerRecord, LayerSource, LeftThere,
+    DatastoreError, LayerDigest, LayerPart, LayerPiece, LayerRecord, LayerSource, LeftThere, RelocateOptions,
     RelocateProgress, SentVolume, TakePiece, begin_arrival, describe, withdraw,
 };
 use strongroom_host::protocol::{
@@ -22,7 +23,9 @@ use super::{CONFIGURATION, MovingVolume, check_moves};
 use crate::keys::VmKeys;
 use crate::rekey::reencryption::Watch;
 
-/// The longest first line of the other host, in bytes.
+/// How long the other host may take until it says that it gives the volumes.
+const WELCOME_WITHIN: Duration = Duration::from_secs(120);
+/// The longest line in which it does, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 type Taker = VolumeTaker<UnixStream, UnixStream>;
@@ -43,7 +46,10 @@ pub fn fetch(
 ) -> Result<VmRecord, Problem> {
     check_moves(spec)?;
     from.set_nonblocking(false).map_err(Problem::system)?;
+    from.set_read_timeout(Some(WELCOME_WITHIN)).map_err(Problem::system)?;
     welcomed(&from)?;
+    // A layer may have long stretches that are read there, and nothing passes.
+    from.set_read_timeout(None).map_err(Problem::system)?;
     let mut taker = VolumeTaker::new(from.try_clone().map_err(Problem::system)?, from);
     let record = record(&mut taker, spec)?;
     let names = names(spec, &record);
@@ -155,7 +161,8 @@ fn fetch_volume(
     let options = moving.options(kek.as_deref());
     if !is_gone(place) {
         // An earlier attempt came as far. Its volume is authenticated, and compared once more.
-        withdraw(place, describe(place)?.descriptor.volume, &moving.options(kek.as_deref()))?;
+        let any = RelocateOptions { least_generation: 0, ..options };
+        withdraw(place, describe(place)?.descriptor.volume, &any)?;
     }
     let sent =
         SentVolume { descriptor: given.descriptor, allocated_bytes: given.layers.into_iter().collect() };
@@ -164,11 +171,7 @@ fn fetch_volume(
     let mut watch = Watch::new(&stop);
     let mut report = |progress: RelocateProgress| {
         watch.look(|| tell(progress.done_bytes).err());
-        if stop.load(std::sync::atomic::Ordering::Relaxed) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let mut source = Elsewhere { taker, place, trouble: None };
     let copied = arriving.copy(&mut source, &mut report);

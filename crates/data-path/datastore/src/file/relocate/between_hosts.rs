@@ -1,9 +1,9 @@
 //! A volume that moves to another host: what reads its layers at one, and what makes a volume of
 //! them at the other. How they get from one to the other is their callers'.
 //!
-//! The other host believes its KEK, and what it was told of the volume by its caller: the descriptor
-//! is authenticated there, and a piece that is of no layer is refused. That the layers are complete
-//! is said by the digest of what was sent, which has to be that of what is read back there.
+//! The other host believes its KEK, and what its caller knows of the volume: the descriptor is
+//! authenticated there, and a piece that is of no layer is refused. That the layers are complete is
+//! said by the digest of what was sent, which has to be that of what is read back there.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -78,8 +78,8 @@ impl DepartingVolume<'_> {
     }
 }
 
-/// A volume that arrives from another host. It is kept as it is if this is dropped: the next attempt
-/// goes on with it.
+/// A volume that arrives from another host. It is kept as it is if this is dropped: the next
+/// attempt goes on with it.
 pub struct ArrivingVolume<'a> {
     options: RelocateOptions<'a>,
     to: PathBuf,
