@@ -72,6 +72,8 @@ fn it_is_a_disk_for_a_user_of_one_namespace() {
     // What it needs of the monitors: to fence an instance.
     let other = RbdStorage::connect(&administrators).unwrap();
     storage.take_over(&other.own_address().unwrap()).unwrap();
+    // A device hears of it from the next owner at the latest, with what that does there.
+    storage.make_directory(Path::new("next")).unwrap();
     assert!(other.make_directory(Path::new("late")).is_err());
     // No other namespace, and not the pool's own.
     for namespace in ["other", ""] {
