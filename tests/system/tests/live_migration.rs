@@ -38,7 +38,7 @@ impl Counting {
     /// every write that it has heard of.
     #[track_caller]
     fn goes_on(&mut self, machine: &Machine<'_>) {
-        let mut console = machine.console("web1");
+        let mut console = machine.console("moving-guest-1");
         console.session.wait_until(&format!("[ $(cat /count) -gt {} ]", self.count));
         let said = console.session.run(CHECKS);
         let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -79,13 +79,13 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     let guest = put_test_guest(&scratch);
     let [site, host] = one_site(&scratch, &first, &second);
     first.runs(&format!(
-        "vm create web1 --datastore shared --host host1 --memory 256M --net none --disk 16M --machine pc {guest}"
+        "vm create moving-guest-1 --datastore shared --host host1 --memory 256M --net none --disk 16M --machine pc {guest}"
     ));
-    let id = first.json("vm show web1")["id"].as_str().unwrap().to_owned();
+    let id = first.json("vm show moving-guest-1")["id"].as_str().unwrap().to_owned();
     let runs_on = |run: &str| qemus_of(&scratch, run, &id).len();
     let _place = take_place();
-    first.runs("vm start web1");
-    let mut console = first.console("web1");
+    first.runs("vm start moving-guest-1");
+    let mut console = first.console("moving-guest-1");
     console.wait_until_ready();
     let full = console.session.run(&format!("{FILLS}; md5sum /full"));
     console.session.run(COUNTING);
@@ -96,19 +96,20 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     let recorder = Recorder::start(&scratch, &cables, "wire");
     recorder.sees_what_is_plain(&first);
     for (to, runs, channels) in [("host2", (0, 1), 1), ("host1", (1, 0), 3), ("host2", (0, 1), 8)] {
-        first.runs(&format!("vm migrate web1 --to {to} --pause-ms 2000 --channels {channels}"));
-        let vm = first.json("vm show web1");
+        first.runs(&format!("vm migrate moving-guest-1 --to {to} --pause-ms 2000 --channels {channels}"));
+        let vm = first.json("vm show moving-guest-1");
         assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some(to)), "{vm}");
         assert_eq!((runs_on("first-run"), runs_on("run")), runs, "on {to}");
         guest.goes_on(&first);
     }
     let recorded = recorder.end();
     assert!(recorded.packets > 10_000, "{recorded:?}");
-    for secret in [MARKER, "web1", &id] {
+    // The name is long enough not to be in so much ciphertext by chance.
+    for secret in [MARKER, "moving-guest-1", &id] {
         assert_eq!(recorded.occurrences(secret), 0, "{secret} was on the wire");
     }
     let audit = scratch.path("first-home/keyserver/audit");
-    assert!(datastore::occurrences(&audit, b"the memory of VM web1 passes to host host2") > 0);
+    assert!(datastore::occurrences(&audit, b"the memory of VM moving-guest-1 passes to host host2") > 0);
 
     // The machine that it has left knows nothing of it, also after a restart, and the one that has
     // it keeps it.
@@ -116,11 +117,11 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     let site = starts_site(&first);
     host.kill();
     let host = second.starts_host("");
-    first.wait_until("vm show web1", "is known again", |vm| vm["power"] == "running");
+    first.wait_until("vm show moving-guest-1", "is known again", |vm| vm["power"] == "running");
     assert_eq!((runs_on("first-run"), runs_on("run")), (0, 1));
 
     // Cut off in the middle, it runs where it ran.
-    let task = first.json("vm migrate web1 --to host1 --bandwidth 1M --no-wait");
+    let task = first.json("vm migrate moving-guest-1 --to host1 --bandwidth 1M --no-wait");
     let show = format!("task show {}", task["id"].as_str().unwrap());
     first.wait_until(&show, "is under way", |task| task["progress"]["done"].as_u64() > Some(1 << 20));
     first.runs(&format!("task cancel {}", task["id"].as_str().unwrap()));
@@ -131,11 +132,11 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
 
     // The machine in maintenance gives up what runs.
     first.runs("host evacuate host2");
-    let vm = first.json("vm show web1");
+    let vm = first.json("vm show moving-guest-1");
     assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some("host1")), "{vm}");
     guest.goes_on(&first);
-    first.runs("vm stop web1 --force");
-    first.runs("vm delete web1 --yes");
+    first.runs("vm stop moving-guest-1 --force");
+    first.runs("vm delete moving-guest-1 --yes");
     host.terminate(WITHIN);
     site.terminate(WITHIN);
 }
@@ -163,14 +164,14 @@ fn what_a_vm_has_beside_its_disks_moves_with_it() {
     let user_data = scratch.path("user-data");
     std::fs::write(&user_data, "#cloud-config\n# moves\n").unwrap();
     first.runs(&format!(
-        "vm create web1 --datastore shared --host host1 --memory 256M --net none --disk 16M --swap 32M --uefi \
+        "vm create moving-guest-1 --datastore shared --host host1 --memory 256M --net none --disk 16M --swap 32M --uefi \
          --user-data {} {guest}",
         user_data.display()
     ));
-    let swap = scratch.path("shared/web1/swap0");
+    let swap = scratch.path("shared/moving-guest-1/swap0");
     let _place = take_place();
-    first.runs("vm start web1");
-    let mut console = first.console("web1");
+    first.runs("vm start moving-guest-1");
+    let mut console = first.console("moving-guest-1");
     console.wait_until_ready();
     console
         .session
@@ -187,11 +188,11 @@ fn what_a_vm_has_beside_its_disks_moves_with_it() {
         let name = VARIABLE.replace("Strongroom", &format!("Before{at}"));
         // Non-volatile, for boot and run time (UEFI 2.10, 8.2).
         let text = format!("printf '\\007\\000\\000\\000written{at}' > {name}");
-        first.console("web1").session.run(&text);
+        first.console("moving-guest-1").session.run(&text);
         written.push(name);
-        first.runs(&format!("vm migrate web1 --to {to} --pause-ms 2000"));
-        assert_eq!(first.json("vm show web1")["host"], to);
-        let mut console = first.console("web1");
+        first.runs(&format!("vm migrate moving-guest-1 --to {to} --pause-ms 2000"));
+        assert_eq!(first.json("vm show moving-guest-1")["host"], to);
+        let mut console = first.console("moving-guest-1");
         for (at, name) in written.iter().enumerate() {
             assert!(console.session.run(&format!("cat {name}")).contains(&format!("written{at}")), "{to}");
         }
@@ -203,11 +204,11 @@ fn what_a_vm_has_beside_its_disks_moves_with_it() {
         console.session.wait_until(&format!("[ $(cat /count) -gt {counted} ]"));
     }
     assert!(swap.exists());
-    first.runs("vm stop web1 --force");
+    first.runs("vm stop moving-guest-1 --force");
     assert!(!swap.exists(), "what was swapped out outlives the guest");
     // The firmware has what was written before the last move, also after it boots.
-    first.runs("vm start web1");
-    let mut console = first.console("web1");
+    first.runs("vm start moving-guest-1");
+    let mut console = first.console("moving-guest-1");
     console.wait_until_ready();
     console
         .session
@@ -216,8 +217,8 @@ fn what_a_vm_has_beside_its_disks_moves_with_it() {
         assert!(console.session.run(&format!("cat {name}")).contains(&format!("written{at}")));
     }
     drop(console);
-    first.runs("vm stop web1 --force");
-    first.runs("vm delete web1 --yes");
+    first.runs("vm stop moving-guest-1 --force");
+    first.runs("vm delete moving-guest-1 --yes");
     host.terminate(WITHIN);
     site.terminate(WITHIN);
 }
@@ -240,40 +241,40 @@ fn memory_is_on_the_wire_as_a_policy_has_it_until_the_vm_was_encrypted() {
     let [site, host] = one_site(&scratch, &first, &second);
     first.runs("policy create lab --migration disabled");
     first.runs(&format!(
-        "vm create web1 --datastore shared --host host1 --memory 192M --net none --disk 16M --machine pc \
+        "vm create moving-guest-1 --datastore shared --host host1 --memory 192M --net none --disk 16M --machine pc \
          --policy lab --unencrypted {guest}"
     ));
     let _place = take_place();
     let moved = |name: &str, to: &str| {
-        first.runs("vm start web1");
-        let mut console = first.console("web1");
+        first.runs("vm start moving-guest-1");
+        let mut console = first.console("moving-guest-1");
         console.wait_until_ready();
         let full = console.session.run(&format!("{FILLS}; md5sum /full"));
         drop(console);
         let recorder = Recorder::start(&scratch, &cables, name);
         recorder.sees_what_is_plain(&first);
-        first.runs(&format!("vm migrate web1 --to {to} --pause-ms 2000"));
+        first.runs(&format!("vm migrate moving-guest-1 --to {to} --pause-ms 2000"));
         let recorded = recorder.end();
         assert!(recorded.packets > 1000, "{recorded:?}");
-        assert_eq!(first.console("web1").session.run("md5sum /full"), full);
-        first.runs("vm stop web1 --force");
+        assert_eq!(first.console("moving-guest-1").session.run("md5sum /full"), full);
+        first.runs("vm stop moving-guest-1 --force");
         recorded.occurrences(MARKER)
     };
     let found = moved("plain", "host2");
     assert!(found > 1000, "{found} times on the wire");
-    assert_eq!(first.json("vm show web1")["migration"], "disabled");
+    assert_eq!(first.json("vm show moving-guest-1")["migration"], "disabled");
     let audit = scratch.path("first-home/keyserver/audit");
-    let recorded = b"the memory of VM web1 passes to host host2 in plain text";
+    let recorded = b"the memory of VM moving-guest-1 passes to host host2 in plain text";
     assert!(datastore::occurrences(&audit, recorded) > 0);
-    first.runs("vm disk encrypt web1 disk0");
-    first.runs("vm disk decrypt web1 disk0");
-    let vm = first.json("vm show web1");
+    first.runs("vm disk encrypt moving-guest-1 disk0");
+    first.runs("vm disk decrypt moving-guest-1 disk0");
+    let vm = first.json("vm show moving-guest-1");
     assert_eq!(
         (vm["migration"].as_str(), vm["migration_overruled"].as_str()),
         (Some("required"), Some("disabled"))
     );
     assert_eq!(moved("encrypted", "host1"), 0);
-    first.runs("vm delete web1 --yes");
+    first.runs("vm delete moving-guest-1 --yes");
     host.terminate(WITHIN);
     site.terminate(WITHIN);
 }
@@ -343,10 +344,10 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
     let [site, host] = one_site(&scratch, first, second);
     let mut host = Some(host);
     first.runs(&format!(
-        "vm create web1 --datastore shared --host host1 --memory 192M --net none --disk 16M --restart never \
+        "vm create moving-guest-1 --datastore shared --host host1 --memory 192M --net none --disk 16M --restart never \
          --machine pc {guest}"
     ));
-    let id = first.json("vm show web1")["id"].as_str().unwrap().to_owned();
+    let id = first.json("vm show moving-guest-1")["id"].as_str().unwrap().to_owned();
     let _place = take_place();
     let (mut heard, mut boots, mut moved) = (0, 0, 0);
     for round in 0..rounds() {
@@ -354,23 +355,24 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
             let show = format!("host show {}", machine.host());
             first.wait_until(&show, "answers", |host| host["state"] == "connected");
         }
-        let vm = first.json("vm show web1");
+        let vm = first.json("vm show moving-guest-1");
         if vm["power"] != "running" {
-            first.runs("vm start web1");
-            let mut console = first.console("web1");
+            first.runs("vm start moving-guest-1");
+            let mut console = first.console("moving-guest-1");
             console.wait_until_ready();
             console.session.run(&format!("{FILLS}; {COUNTING_ALONE}"));
             console.session.wait_until(&format!("[ $(cat /count) -gt {heard} ]"));
             boots += 1;
         }
-        let from = first.json("vm show web1")["host"].as_str().unwrap().to_owned();
+        let from = first.json("vm show moving-guest-1")["host"].as_str().unwrap().to_owned();
         let to = if from == "host1" { "host2" } else { "host1" };
         let blow = BLOWS[random.random_range(0..BLOWS.len())];
         let before = Duration::from_millis(random.random_range(0..3000));
         println!("round {round}: to {to}; {blow:?} after {before:?}");
         let channels = random.random_range(1..=4);
-        let task =
-            first.json(&format!("vm migrate web1 --to {to} --pause-ms 2000 --channels {channels} --no-wait"));
+        let task = first.json(&format!(
+            "vm migrate moving-guest-1 --to {to} --pause-ms 2000 --channels {channels} --no-wait"
+        ));
         std::thread::sleep(before);
         let mut killed = Vec::new();
         match blow {
@@ -409,7 +411,7 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
             let power = vm["power"].as_str().unwrap_or_default();
             ["stopped", "crashed"].contains(&power) || (power == "running" && lives_on(vm))
         };
-        let vm = first.wait_until("vm show web1", "is known", is_known);
+        let vm = first.wait_until("vm show moving-guest-1", "is known", is_known);
         let (runs, is_on) = (vm["power"] == "running", vm["host"].as_str().unwrap().to_owned());
         // What is left on the other machine is ended.
         for machine in &machines {
@@ -422,7 +424,7 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
         }
         // To open a console is put on record there.
         first.wait_until("keyserver status", "answers", |_| true);
-        let mut console = first.console("web1");
+        let mut console = first.console("moving-guest-1");
         console.session.wait_until(&format!("[ -e /broken ] || [ $(cat /count) -gt {heard} ]"));
         let broken = console.session.run("cat /broken 2>/dev/null; true");
         assert_eq!(broken.trim(), "", "a write was lost, or another guest wrote");
@@ -430,8 +432,8 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
     }
     println!("{} moves of {} rounds, {boots} boots, counted to {heard}", moved, rounds());
     assert!(moved > 0 && heard > 0);
-    let _ = first.tries("vm stop web1 --force");
-    first.runs("vm delete web1 --yes");
+    let _ = first.tries("vm stop moving-guest-1 --force");
+    first.runs("vm delete moving-guest-1 --yes");
     host.take().unwrap().terminate(WITHIN);
     site.terminate(WITHIN);
 }
