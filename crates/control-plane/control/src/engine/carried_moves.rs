@@ -11,19 +11,22 @@
 //! and the former host has the VM, whose volumes nobody has changed. What cannot be deleted is
 //! left, and an event says where.
 
+use std::ops::ControlFlow;
+
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{
-    HandoverId, OperationKind, OperationOutcome, Ticket, TicketRequest, VmSpec, VolumeFacts, VolumesElsewhere,
+    HandoverId, OperationKind, OperationOutcome, Ticket, TicketRequest, VolumeFacts, VolumesElsewhere,
 };
 use strongroom_types::DatastoreId;
 use uuid::Uuid;
 
 use super::advance::{End, Next, Step, keep_volumes};
 use super::datastores::speaks_of_fetched_vms;
+use super::disk_moves::may_lie_in;
 use super::disks::failures_max;
+use super::live_moves::without_address;
 use super::moves::{NotAwaited, next_generation};
 use super::operate::Operated;
-use super::templates::without_shared_layers;
 use super::tickets::MustRecord;
 use super::wishes::Caller;
 use super::{Control, HostSeat, RETRY_PAUSE};
@@ -59,19 +62,7 @@ pub(super) fn may_be_carried(
         let message = format!("{called} has a TPM, whose state is in a directory of its host");
         return Err(problems::conflict(message).next("move it between hosts that share its datastore"));
     }
-    if vm.hardware.next_key().is_some() {
-        let message = format!("a rotation of the key of {called} is not finished");
-        return Err(problems::conflict(message)
-            .next(format!("finish it first: `strongroom vm key rotate {}`", vm.name)));
-    }
-    if let Some(thick) = vm.hardware.disks.iter().find(|disk| disk.thick && to.ceph.is_some()) {
-        let message = format!(
-            "{} of {called} has all of its space allocated, and nothing reserves space in datastore {}",
-            thick.name, to.name
-        );
-        return Err(problems::conflict(message).next("name a datastore that is a directory"));
-    }
-    without_shared_layers(index, vm)
+    may_lie_in(index, vm, &vm.hardware.disks, to)
 }
 
 impl Carried {
@@ -161,8 +152,7 @@ impl Control {
     /// Where the former host gives the volumes, once, within seconds.
     fn volumes_at_former(&self, step: &Step) -> Result<VolumesElsewhere, Problem> {
         let (source, vm) = (step.seat, &step.vm);
-        let spec = vm_spec(self, vm)?;
-        let request = TicketRequest::Volumes { spec: Box::new(spec), grants: self.log_grants(vm)? };
+        let request = TicketRequest::Volumes { spec: self.told(vm)?, grants: self.log_grants(vm)? };
         let told = source.host.ticket(vm.id, &request).map_err(|error| match error {
             HostError::Unreachable(_) => {
                 let message = format!("host {}, which has the volumes: {error}", source.name);
@@ -281,22 +271,13 @@ impl Control {
         carried: &Carried,
         problem: Option<&Problem>,
     ) -> Result<Next, Failure> {
-        let operated = self.operate_unless_cancelled(step, &step.vm, |paths| {
-            Some(OperationKind::Arrive { spec: Box::new(step.vm.told(paths)?), handover: None })
-        })?;
-        let problem = match operated {
-            Operated::Pending(next) => return Ok(next),
-            Operated::Done(_) => {
-                if let Some(wait) = self.look_first(step)? {
-                    return Ok(wait);
-                }
-                problem.cloned()
+        match self.back_at_former(step, problem)? {
+            ControlFlow::Break(next) => Ok(next),
+            ControlFlow::Continue(problem) => {
+                let stage = CarriedStage::RemoveCopy { problem };
+                self.turn(step, carried.next(stage), VmRecord::clone(&step.vm.record))
             }
-            Operated::Failed(refused) => Some(self.not_taken_back(step, problem, refused)),
-            Operated::Cancelled | Operated::Forgotten => problem.cloned(),
-        };
-        let stage = CarriedStage::RemoveCopy { problem };
-        self.turn(step, carried.next(stage), VmRecord::clone(&step.vm.record))
+        }
     }
 
     /// Deletes what the former host has of a VM that has moved.
@@ -360,11 +341,6 @@ impl Control {
     }
 }
 
-fn vm_spec(control: &Control, vm: &VmRecord) -> Result<VmSpec, Problem> {
-    let paths = control.datastore_paths(vm).ok_or_else(|| problems::datastore_unknown(vm))?;
-    vm.told(&paths).ok_or_else(|| problems::key_never_made(vm))
-}
-
 /// Where other hosts present a ticket of this one.
 fn reached_at(source: &HostSeat, told: Ticket) -> Result<VolumesElsewhere, Problem> {
     let joined = source.address.as_deref().and_then(|address| address.parse().ok());
@@ -374,11 +350,7 @@ fn reached_at(source: &HostSeat, told: Ticket) -> Result<VolumesElsewhere, Probl
         (Some(address), Some(port)) => {
             Ok(VolumesElsewhere { address, certificate_sha256: port.certificate_sha256, ticket: told.ticket })
         }
-        _ => {
-            let message = format!("host {} has no address at which others reach it", source.name);
-            Err(Problem::new(ErrorCode::NoHost, message)
-                .next("start it with one: `strongroom serve --listen-guests ADDRESS:PORT`"))
-        }
+        _ => Err(without_address(source)),
     }
 }
 

@@ -32,6 +32,7 @@ use super::datastores::speaks_of_switches;
 use super::disks::{FAILURES_MAX, change_disk, disk_of};
 use super::operate::Operated;
 use super::place::find_datastore;
+use super::rotate::without_unfinished_rotation;
 use super::seal_disks::stays_off;
 use super::templates::without_shared_layers;
 use super::wishes::{Caller, state, stop_it, suspended};
@@ -101,19 +102,7 @@ impl Control {
             let message = format!("{name} of {called} is in datastore {} already", to.name);
             return Err(problems::conflict(message).next("there is nothing to do"));
         }
-        if vm.hardware.next_key().is_some() {
-            let message = format!("a rotation of the key of {called} is not finished");
-            let next = format!("finish it first: `strongroom vm key rotate {}`", vm.name);
-            return Err(problems::conflict(message).next(next));
-        }
-        without_shared_layers(index, vm)?;
-        if disk.thick && to.ceph.is_some() {
-            let message = format!(
-                "{name} of {called} has all of its space allocated, and nothing reserves space in datastore {}",
-                to.name
-            );
-            return Err(problems::conflict(message).next("name a datastore that is a directory"));
-        }
+        may_lie_in(index, vm, [disk], to)?;
         self.reaches(self.seat_of(vm)?, to)
     }
 
@@ -180,6 +169,7 @@ impl Control {
         let operated = self.operate_unless_cancelled(step, &step.vm, |paths| {
             change_disk(step, paths, DiskChange::Move(change))
         })?;
+        let again = Work::SwitchDisk { disk: disk.clone(), to, failures: failures + 1 };
         match operated {
             Operated::Pending(next) => Ok(next),
             Operated::Done(Some(OperationOutcome::Stays(problem))) => {
@@ -187,12 +177,8 @@ impl Control {
                 self.disk_stays(step, disk, to, failures, problem)
             }
             Operated::Done(_) => self.decide_move(step, disk, from, to),
-            Operated::Failed(problem) => {
-                let again = Work::SwitchDisk { disk: disk.clone(), to, failures: failures + 1 };
-                self.ask_again_or_leave(step, found, again, failures, problem)
-            }
+            Operated::Failed(problem) => self.ask_again_or_leave(step, found, again, failures, problem),
             Operated::Cancelled | Operated::Forgotten => {
-                let again = Work::SwitchDisk { disk: disk.clone(), to, failures: failures + 1 };
                 self.ask_again_or_leave(step, found, again, failures, forgotten())
             }
         }
@@ -360,6 +346,29 @@ impl Control {
         };
         Some(DiskMove { disk: disk.clone(), from: place(from)?, to: place(to)?, step: what })
     }
+}
+
+/// Checks that volumes of a VM can be moved to a datastore, wherever they are.
+///
+/// # Errors
+/// What keeps them where they are.
+pub(super) fn may_lie_in<'disk>(
+    index: &Index,
+    vm: &VmRecord,
+    disks: impl IntoIterator<Item = &'disk DiskRecord>,
+    to: &DatastoreRecord,
+) -> Result<(), Problem> {
+    let called = problems::called(vm);
+    without_unfinished_rotation(vm)?;
+    without_shared_layers(index, vm)?;
+    if let Some(thick) = disks.into_iter().find(|disk| disk.thick && to.ceph.is_some()) {
+        let message = format!(
+            "{} of {called} has all of its space allocated, and nothing reserves space in datastore {}",
+            thick.name, to.name
+        );
+        return Err(problems::conflict(message).next("name a datastore that is a directory"));
+    }
+    Ok(())
 }
 
 /// The VM with another place of a disk.

@@ -531,7 +531,12 @@ fn relay_of(
     if is_reached || joined(live.from).is_none() {
         return Ok(listens);
     }
-    let message = format!("host {} has no address at which others reach it", target.name);
-    Err(Problem::new(ErrorCode::NoHost, message)
-        .next("start it with one: `strongroom serve --listen-guests ADDRESS:PORT`"))
+    Err(without_address(target))
+}
+
+/// Why other hosts do not connect to one.
+pub(super) fn without_address(host: &HostSeat) -> Problem {
+    let message = format!("host {} has no address at which others reach it", host.name);
+    Problem::new(ErrorCode::NoHost, message)
+        .next("start it with one: `strongroom serve --listen-guests ADDRESS:PORT`")
 }

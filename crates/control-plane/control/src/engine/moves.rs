@@ -16,6 +16,8 @@
 //! and the next one once the inventory says so. The former host's word is needed, so a VM of a host
 //! that does not answer stays where it is: it may run there.
 
+use std::ops::ControlFlow;
+
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{Lifecycle, MoveToHost, PowerState};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
@@ -315,28 +317,41 @@ impl Control {
         }
     }
 
-    /// Has the former host take a VM back.
+    /// Has the former host take a VM back, and ends the task.
     pub(super) fn return_to_former(&self, step: &Step, problem: Option<&Problem>) -> Result<Next, Failure> {
-        let vm = &step.vm;
-        let operated = self.operate_unless_cancelled(step, vm, |datastore| {
-            Some(OperationKind::Arrive { spec: Box::new(vm.told(datastore)?), handover: None })
-        })?;
-        let end = match operated {
-            Operated::Pending(next) => return Ok(next),
-            Operated::Done(_) => {
-                if let Some(wait) = self.look_first(step)? {
-                    return Ok(wait);
-                }
-                problem.cloned().map_or(End::Cancelled, End::Failed)
+        match self.back_at_former(step, problem)? {
+            ControlFlow::Break(next) => Ok(next),
+            ControlFlow::Continue(problem) => {
+                self.end(step, &step.vm, self.draft(), problem.map_or(End::Cancelled, End::Failed))
             }
-            Operated::Failed(refused) => End::Failed(self.not_taken_back(step, problem, refused)),
-            Operated::Cancelled | Operated::Forgotten => problem.cloned().map_or(End::Cancelled, End::Failed),
-        };
-        self.end(step, vm, self.draft(), end)
+        }
+    }
+
+    /// Has the former host take a VM back. Returns why it did not move, once that host has it again
+    /// or does not take it; nothing if the move was cancelled.
+    pub(super) fn back_at_former(
+        &self,
+        step: &Step,
+        problem: Option<&Problem>,
+    ) -> Result<ControlFlow<Next, Option<Problem>>, Failure> {
+        let operated = self.operate_unless_cancelled(step, &step.vm, |datastore| {
+            Some(OperationKind::Arrive { spec: Box::new(step.vm.told(datastore)?), handover: None })
+        })?;
+        Ok(match operated {
+            Operated::Pending(next) => ControlFlow::Break(next),
+            Operated::Done(_) => match self.look_first(step)? {
+                Some(wait) => ControlFlow::Break(wait),
+                None => ControlFlow::Continue(problem.cloned()),
+            },
+            Operated::Failed(refused) => {
+                ControlFlow::Continue(Some(self.not_taken_back(step, problem, refused)))
+            }
+            Operated::Cancelled | Operated::Forgotten => ControlFlow::Continue(problem.cloned()),
+        })
     }
 
     /// Why a VM that did not move is not its former host's either.
-    pub(super) fn not_taken_back(&self, step: &Step, why: Option<&Problem>, refused: Problem) -> Problem {
+    fn not_taken_back(&self, step: &Step, why: Option<&Problem>, refused: Problem) -> Problem {
         let why = why.map_or_else(|| "the move was cancelled".to_owned(), |why| why.message.clone());
         let host = &step.seat.name;
         let message = format!("{why}; and host {host} does not take it back: {}", refused.message);

@@ -331,3 +331,12 @@ fn refuse_fixed_data(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
 fn idle_any<'index>(index: &'index Index, id: &str) -> Result<&'index Row<VmRecord>, Problem> {
     idle(index, index.find_any(id).ok_or_else(|| problems::not_found(ObjectKind::Vm, id))?)
 }
+
+/// Refuses what is not done to the volumes of a VM between two keys.
+pub(super) fn without_unfinished_rotation(vm: &VmRecord) -> Result<(), Problem> {
+    if vm.hardware.next_key().is_none() {
+        return Ok(());
+    }
+    let message = format!("a rotation of the key of {} is not finished", problems::called(vm));
+    Err(problems::conflict(message).next(format!("finish it first: `strongroom vm key rotate {}`", vm.name)))
+}

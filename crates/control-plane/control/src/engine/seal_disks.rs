@@ -24,6 +24,7 @@ use super::disk_moves::refuse_of_unsettled;
 use super::disks::{FAILURES_MAX, change_disk, disk_of};
 use super::operate::Operated;
 use super::place::provider_name;
+use super::rotate::without_unfinished_rotation;
 use super::templates::without_shared_layers;
 use super::wishes::{Caller, state, stop_it, suspended};
 use super::{Control, RETRY_PAUSE};
@@ -168,11 +169,7 @@ impl Control {
             let message = format!("{disk} of VM {} is a swap disk, which is made at each start", vm.name);
             return Err(problems::conflict(message).next("remove it, and add another one"));
         }
-        if vm.hardware.next_key().is_some() {
-            let message = format!("a rotation of the key of VM {} is not finished", vm.name);
-            let next = format!("finish it first: `strongroom vm key rotate {}`", vm.name);
-            return Err(problems::conflict(message).next(next));
-        }
+        without_unfinished_rotation(vm)?;
         without_shared_layers(index, vm)?;
         Ok(found.clone())
     }

@@ -189,7 +189,7 @@ impl Control {
     }
 
     /// Returns the configuration for a host that opens the VM's volumes.
-    fn told(&self, vm: &VmRecord) -> Result<Box<VmSpec>, Problem> {
+    pub(super) fn told(&self, vm: &VmRecord) -> Result<Box<VmSpec>, Problem> {
         let paths = self.datastore_paths(vm).ok_or_else(|| problems::datastore_unknown(vm))?;
         vm.told(&paths).map(Box::new).ok_or_else(|| problems::key_never_made(vm))
     }
