@@ -125,6 +125,13 @@ pub enum Task {
         /// What is written into the directory.
         handover: HandoverId,
     },
+    /// Makes the directory of a VM whose volumes come while it runs on another host, and exits.
+    ExpectVolumes {
+        /// The VM.
+        spec: Box<VmSpec>,
+        /// As for [`FetchVolumes`](Self::FetchVolumes).
+        handover: HandoverId,
+    },
     /// Reports the objections to this configuration as the one that the VM's supervisor last
     /// attested ([`Report::Judged`]), and exits.
     Judge(Box<VmSpec>),
@@ -155,6 +162,7 @@ impl Task {
             | Self::ConsoleLog(spec)
             | Self::GiveVolumes(spec)
             | Self::FetchVolumes { spec, .. }
+            | Self::ExpectVolumes { spec, .. }
             | Self::Judge(spec)
             | Self::Import { spec, .. }
             | Self::ChangeSnapshots { spec, .. }
@@ -258,6 +266,10 @@ pub struct Incoming {
     pub machine: RunningMachine,
     /// How its memory passes.
     pub settings: MigrationSettings,
+    /// Whether its volumes come from there, too: upon [`RequestKind::FetchVolumes`], before its
+    /// machine is made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_volumes: bool,
 }
 
 /// A QEMU without a supervisor.
@@ -434,11 +446,24 @@ pub enum RequestKind {
         /// The order.
         order: GroupOrder,
     },
+    /// Give the volumes of the VM, while it runs, to the host that it moves to, whose socket comes
+    /// with the packet. Answered when that has begun.
+    GiveVolumes {
+        /// As in [`Rekey`](Self::Rekey).
+        known: Vec<KnownVolume>,
+    },
+    /// Fetch the volumes of a VM that runs on another host, whose socket comes with the packet.
+    /// Answered when only what its guest writes last is left; its progress is sent as
+    /// [`Report::Progress`]. After an error it may be asked again.
+    FetchVolumes,
     /// Send the memory to the relay that listens beside QEMU. Answered when the guest stands still
     /// and the rest is to be sent; its progress is sent as [`Report::Progress`].
     SendMemory {
         /// How it passes.
         settings: MigrationSettings,
+        /// Whether the target has asked for the volumes ([`GiveVolumes`](Self::GiveVolumes)).
+        #[serde(default)]
+        with_volumes: bool,
     },
     /// Give up sending the memory: the guest goes on. The sending is answered as failed.
     AbandonMove,

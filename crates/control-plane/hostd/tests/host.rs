@@ -47,6 +47,15 @@ fn main() -> ExitCode {
         trial("a_running_vm_moves_with_disks_by_nbd_and_what_it_has_swapped_out", live_moves::by_nbd),
         trial("a_running_vm_goes_on_in_one_place_whoever_is_killed", live_moves::few_are_killed),
         long_trial("a_running_vm_goes_on_in_one_place_whoever_is_killed_when", live_moves::all_are_killed),
+        trial("a_running_vm_moves_with_its_volumes_to_a_host_that_reaches_none", live_moves::with_volumes),
+        trial(
+            "a_running_vm_that_moves_with_its_volumes_goes_on_in_one_place_whoever_is_killed",
+            live_moves::few_are_killed_with_volumes,
+        ),
+        long_trial(
+            "a_running_vm_that_moves_with_its_volumes_goes_on_in_one_place_whoever_is_killed_when",
+            live_moves::all_are_killed_with_volumes,
+        ),
         trial("a_cancelled_move_of_a_running_vm_leaves_it_where_it_was", live_moves::cancelled),
         trial("what_a_guest_said_is_kept_sealed", console_log::kept),
         trial("orders_of_a_former_control_plane_are_refused_also_after_a_kill", attacks::former_term),

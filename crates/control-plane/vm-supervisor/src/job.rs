@@ -95,6 +95,7 @@ pub fn run(
     | Task::ConsoleLog(spec)
     | Task::GiveVolumes(spec)
     | Task::FetchVolumes { spec, .. }
+    | Task::ExpectVolumes { spec, .. }
     | Task::Check { spec, .. }
     | Task::Export { spec, .. }
     | Task::Dump { spec, .. }) = &task
@@ -127,6 +128,7 @@ pub fn run(
         Task::Dump { spec, number } => job.give_dump(spec, *number),
         Task::GiveVolumes(spec) => job.give_volumes(spec),
         Task::FetchVolumes { spec, handover } => job.fetch_volumes(spec, *handover),
+        Task::ExpectVolumes { spec, handover } => job.expect_volumes(spec, *handover),
         Task::Run(_) | Task::StartProcesses(_) | Task::Hand(_) | Task::Judge(_) => {
             Err(Problem::new("internal", "that is no job"))
         }
@@ -157,6 +159,7 @@ fn needs_no_hand(task: &Task) -> bool {
         | Task::Hand(_)
         | Task::Create { .. }
         | Task::FetchVolumes { .. }
+        | Task::ExpectVolumes { .. }
         | Task::Import { .. }
         | Task::Export { .. } => false,
     }
@@ -383,10 +386,7 @@ impl Job<'_> {
         let Self { home, grants, clusters, files, wire, lock } = self;
         let from = only_socket(files)?;
         let Some(staged) = StagedVm::go_on(spec)? else {
-            if !has_handover(&spec.directory(), handover)? {
-                let message = format!("{} is of another attempt", spec.directory().display());
-                return Err(Problem::new("other_attempt", message));
-            }
+            must_be_of(spec, handover)?;
             return facts(spec);
         };
         let name_giver = NameGiver::start(home, &clusters, spec, &lock)?;
@@ -400,6 +400,21 @@ impl Job<'_> {
         write_handover(staged.path(), handover)?;
         name_giver.give()?;
         Ok(made)
+    }
+
+    /// Makes the directory for a VM's volumes; does nothing if this attempt has made it already.
+    fn expect_volumes(self, spec: &VmSpec, handover: HandoverId) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, clusters, lock, .. } = self;
+        let Some(staged) = StagedVm::begin(spec)? else {
+            must_be_of(spec, handover)?;
+            return Ok(Vec::new());
+        };
+        let name_giver = NameGiver::start(home, &clusters, spec, &lock)?;
+        confine(home, vec![staged.path().to_owned()])?;
+        VmRecord::new(spec.clone(), None).write(staged.path())?;
+        write_handover(staged.path(), handover)?;
+        name_giver.give()?;
+        Ok(Vec::new())
     }
 
     /// Copies a disk for a client. As with a dump, only its volume is locked meanwhile.
@@ -466,6 +481,17 @@ pub fn judge(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Vec<Strin
         let kek = keys.hold(key).map_err(|error| error.to_string())?;
         is_tag(what, &kek, tag).map_err(|error| error.to_string())
     }))
+}
+
+/// Refuses a directory that another attempt has made.
+fn must_be_of(spec: &VmSpec, handover: HandoverId) -> Result<(), Problem> {
+    match has_handover(&spec.directory(), handover)? {
+        true => Ok(()),
+        false => {
+            let message = format!("{} is of another attempt", spec.directory().display());
+            Err(Problem::new("other_attempt", message))
+        }
+    }
 }
 
 /// The VM's keys, with these grants.

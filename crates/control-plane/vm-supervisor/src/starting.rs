@@ -1,24 +1,31 @@
 //! Starts a VM: its keys, volumes and QEMU. Each can take a long time, so this has a thread of its
 //! own.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use strongroom_datastore::file::Descriptor;
 use strongroom_host::layout::Layout;
 use strongroom_host::orders::{Incoming, Orphan, RunTask};
-use strongroom_host::protocol::{Disk, DiskKind, Problem, WaitingFor, check_moves_live};
+use strongroom_host::protocol::{
+    Disk, DiskKind, DiskName, Problem, Progress, VolumeFacts, WaitingFor, check_moves_live,
+};
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_hypervisor::{Qemu, QemuProgram, RunDirectory, Swtpm};
 use strongroom_worker::supervise::{LimitPage, Standby, Supervisor};
 use uuid::Uuid;
 
+use crate::another_host::{FetchesBeside, fetch_beside};
 use crate::disk_move::take_name_back;
+use crate::guest_client::TELLS_EVERY;
 use crate::keys::VmKeys;
 use crate::memory;
 use crate::starter::Starter;
@@ -51,7 +58,12 @@ pub struct Started {
     pub tpm: Option<Keeper>,
     /// The workers of a VM that comes from another host, which wait for their volumes.
     pub awaiting: Vec<AwaitingDisk>,
+    /// The volumes, if they come from there, too.
+    pub arriving: Option<Arriving>,
 }
+
+/// What the volumes are that come from another host, once it has closed them.
+pub type Arriving = Receiver<Result<Vec<VolumeFacts>, Problem>>;
 
 /// A disk whose worker waits for its volume.
 #[derive(Debug)]
@@ -94,6 +106,16 @@ pub struct Starting {
 pub struct StartControl {
     nudged: Receiver<()>,
     abandoned: Arc<AtomicBool>,
+    sources: Receiver<VolumeSource>,
+}
+
+/// A connection to the host that has the volumes of a VM that comes.
+#[derive(Debug)]
+pub struct VolumeSource {
+    /// The number of the request that has brought it.
+    pub number: u64,
+    /// The connection.
+    pub from: UnixStream,
 }
 
 /// Tells a start something.
@@ -101,13 +123,16 @@ pub struct StartControl {
 pub struct StartHandle {
     nudge: SyncSender<()>,
     abandoned: Arc<AtomicBool>,
+    sources: Sender<VolumeSource>,
 }
 
 /// The two ends of a start's control.
 pub fn start_control() -> (StartHandle, StartControl) {
     let (nudge, nudged) = sync_channel(1);
+    let (give_source, sources) = channel();
     let abandoned = Arc::new(AtomicBool::new(false));
-    (StartHandle { nudge, abandoned: Arc::clone(&abandoned) }, StartControl { nudged, abandoned })
+    let handle = StartHandle { nudge, abandoned: Arc::clone(&abandoned), sources: give_source };
+    (handle, StartControl { nudged, abandoned, sources })
 }
 
 impl StartHandle {
@@ -115,6 +140,15 @@ impl StartHandle {
     pub fn nudge(&self) {
         // A nudge that waits already is enough.
         let _ = self.nudge.try_send(());
+    }
+
+    /// Gives the start a connection to the host that has the volumes.
+    ///
+    /// # Errors
+    /// If the start has ended.
+    pub fn bring(&self, source: VolumeSource) -> Result<(), Problem> {
+        let over = |_| Problem::new("other_step", "the VM's volumes are here, or do not come any more");
+        self.sources.send(source).map_err(over)
     }
 
     /// Abandons the start. Also seen by what goes on after it until the VM is off.
@@ -168,7 +202,7 @@ impl Starting {
         match machine {
             Ok((qemu, swtpm)) => {
                 let tpm = swtpm.and_then(|swtpm| self.keep_tpm(swtpm));
-                Ok(Started { volumes, qemu, tpm, awaiting: Vec::new() })
+                Ok(Started { volumes, qemu, tpm, awaiting: Vec::new(), arriving: None })
             }
             Err(problem) => {
                 volumes.iter().for_each(ServedVolume::stop);
@@ -185,19 +219,72 @@ impl Starting {
         let program = self.starter.probe_qemu()?;
         let version = program.version();
         incoming.machine.fits((version.major, version.minor), program.kvm().is_ok(), spec)?;
+        let coming = if incoming.with_volumes { Some(self.await_volumes()?) } else { None };
         let mut awaiting = Vec::new();
         for (place, disk) in self.layout.disks(spec) {
+            let comes = coming.as_ref().and_then(|coming| coming.served.get(&disk.name));
             let standby =
-                self.when_key_is_there(|| self.volume_host().stand_by(spec, &disk, place.socket))?;
+                self.when_key_is_there(|| self.volume_host().stand_by(spec, &disk, place.socket, comes))?;
             awaiting.push(AwaitingDisk { socket: place.socket, disk, standby });
         }
         let (mut qemu, _) = self.launch(incoming.machine.generation_id, true)?;
         let socket = self.qemus_directory()?.incoming();
         match qemu.monitor().receive_memory(&socket, incoming.settings) {
-            Ok(()) => Ok(Started { volumes: Vec::new(), qemu, tpm: None, awaiting }),
+            Ok(()) => {
+                let arriving = coming.map(|coming| coming.arriving);
+                Ok(Started { volumes: Vec::new(), qemu, tpm: None, awaiting, arriving })
+            }
             Err(error) => {
                 qemu.kill();
                 Err(qmp_problem(error))
+            }
+        }
+    }
+
+    /// Fetches the volumes, but what the guest writes last, over one of the connections that are
+    /// brought for that.
+    fn await_volumes(&self) -> Result<Coming, Problem> {
+        loop {
+            let VolumeSource { number, from } = self.next_source()?;
+            let (nearly_there, is_nearly_there) = sync_channel(1);
+            let (arrived, arriving) = sync_channel(1);
+            let main = Fetching {
+                events: self.events.clone(),
+                abandoned: Arc::clone(&self.control.abandoned),
+                nearly_there,
+            };
+            let (keys, spec) = (Arc::clone(&self.keys), self.task.spec.clone());
+            let work = move || {
+                let fetched = fetch_beside(&keys, &spec, from, &main);
+                drop(main);
+                let _ = arrived.send(fetched);
+            };
+            thread::Builder::new().name("volumes".to_owned()).spawn(work).map_err(Problem::system)?;
+            let fetched = match is_nearly_there.recv() {
+                Ok(served) => Ok(Coming { served, arriving }),
+                Err(_) => Err(match arriving.recv() {
+                    Ok(Err(problem)) => problem,
+                    Ok(Ok(_)) | Err(_) => Problem::new("internal", "nobody fetches the volumes"),
+                }),
+            };
+            let told = fetched.as_ref().map(drop).map_err(Clone::clone);
+            let _ = self.events.send(Event::VolumesFetched(number, told));
+            match fetched {
+                Ok(coming) => return Ok(coming),
+                Err(problem) => tracing::warn!("VM {}: {problem}", self.task.spec.name),
+            }
+        }
+    }
+
+    fn next_source(&self) -> Result<VolumeSource, Problem> {
+        loop {
+            if self.control.abandoned.load(Ordering::Relaxed) {
+                return Err(abandoned());
+            }
+            match self.control.sources.recv_timeout(TELLS_EVERY) {
+                Ok(source) => return Ok(source),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(abandoned()),
             }
         }
     }
@@ -363,6 +450,31 @@ impl Starting {
             Ok(()) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => self.control.abandoned.store(true, Ordering::Relaxed),
         }
+    }
+}
+
+/// Volumes that come.
+struct Coming {
+    /// What is known of those that have a worker.
+    served: BTreeMap<DiskName, Descriptor>,
+    arriving: Arriving,
+}
+
+/// What a thread that fetches volumes tells.
+struct Fetching {
+    events: Sender<Event>,
+    abandoned: Arc<AtomicBool>,
+    nearly_there: SyncSender<BTreeMap<DiskName, Descriptor>>,
+}
+
+impl FetchesBeside for Fetching {
+    fn tell(&self, progress: Progress) -> Result<(), Problem> {
+        let _ = self.events.send(Event::Progress(progress));
+        if self.abandoned.load(Ordering::Relaxed) { Err(abandoned()) } else { Ok(()) }
+    }
+
+    fn nearly_there(&self, served: BTreeMap<DiskName, Descriptor>) {
+        let _ = self.nearly_there.send(served);
     }
 }
 

@@ -55,6 +55,7 @@ use self::moving::{Closed, MoveStep};
 use self::nics::NicStep;
 use self::sizes::WantedSizes;
 use self::standing::{Hosts, Losses, Standing};
+use crate::another_host::GivenBeside;
 use crate::door::Connection;
 use crate::guest_agent::GuestAgent;
 use crate::guest_client::TELLS_EVERY;
@@ -139,6 +140,9 @@ pub enum Event {
     DiskMove(DiskMoveNews),
     /// The encryption or decryption of a disk has ended; with the VM's new configuration.
     DiskSealed(Result<Box<VmSpec>, Problem>),
+    /// The volumes of a VM that comes are here but what its guest writes last, or do not come over
+    /// the connection with this number.
+    VolumesFetched(u64, Result<(), Problem>),
     /// A change of the VM's snapshots has ended; with the VM's new configuration.
     SnapshotsChanged(Result<Box<VmSpec>, Problem>),
     /// A step of a move to another host, or from one, has ended.
@@ -172,6 +176,12 @@ pub struct Vm {
     state: StateFile,
     halted: Halted,
     activity: Activity,
+    /// Gives the volumes to the host that the VM moves to.
+    given: Option<Arc<GivenBeside>>,
+    /// Its disks have tops of a move.
+    owes_merges: bool,
+    /// The request that waits for the volumes of a VM that comes.
+    fetching: Option<(Connection, u64)>,
     dumps: Vec<Dump>,
     snapshots: VmSnapshots,
     agent: Arc<GuestAgent>,
@@ -287,6 +297,9 @@ impl Vm {
             state,
             halted: Halted { by_request, for_room: false },
             activity: Activity::Idle,
+            given: None,
+            owes_merges: false,
+            fetching: None,
             dumps,
             snapshots,
             agent,
@@ -378,6 +391,7 @@ impl Vm {
             Event::DiskSealed(sealed) => self.disk_sealed(sealed),
             Event::SnapshotsChanged(changed) => self.snapshots_changed(changed),
             Event::Moved(step) => self.moved(step),
+            Event::VolumesFetched(number, fetched) => self.volumes_fetched(number, fetched),
             Event::GroupStepDone => self.group_step_done(),
             Event::Thawed => self.losses.thaw_is_late = false,
             // A suspension in progress ends the VM anyway.
@@ -452,7 +466,7 @@ impl Vm {
         if self.task.incoming.is_some() {
             match &self.stop {
                 Some(_) => self.cut_off(),
-                None => self.await_memory(started.awaiting),
+                None => self.await_memory(started.awaiting, started.arriving),
             }
             return None;
         }

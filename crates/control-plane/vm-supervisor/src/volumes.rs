@@ -178,13 +178,22 @@ impl VolumeHost<'_> {
     }
 
     /// Starts the worker of a disk whose volume another host has, and makes sure that its key is
-    /// here. Reads its descriptor alone.
+    /// here. Reads its descriptor alone, unless it `comes` from there and has no name yet.
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
-    pub fn stand_by(&self, spec: &VmSpec, disk: &Disk, socket: usize) -> Result<Standby, VolumeError> {
+    pub fn stand_by(
+        &self,
+        spec: &VmSpec,
+        disk: &Disk,
+        socket: usize,
+        comes: Option<&Descriptor>,
+    ) -> Result<Standby, VolumeError> {
         let path = spec.volume_path(&disk.name);
-        let descriptor = describe(&path)?.descriptor;
+        let descriptor = match comes {
+            Some(descriptor) => descriptor.clone(),
+            None => describe(&path)?.descriptor,
+        };
         descriptor.expect_volume(&path, disk.volume)?;
         self.whole(&path, disk, &descriptor)?;
         let discards = descriptor.provisioning == Provisioning::Thin;

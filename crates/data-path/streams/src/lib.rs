@@ -48,8 +48,8 @@ pub use medium::Medium;
 pub use reader::StreamReader;
 pub use sparse::{Unpacked, Unpacker};
 pub use volumes::{
-    Asked, GivenVolume, TakeData, VOLUME_DATA_BYTES_MAX, VOLUME_FILE_BYTES_MAX, VolumeGiver, VolumeTaker,
-    VolumesError,
+    Asked, GivenVolume, LayerTaken, Rest, RestPart, TakeData, VOLUME_DATA_BYTES_MAX, VOLUME_FILE_BYTES_MAX,
+    VolumeGiver, VolumeTaker, VolumesError,
 };
 pub use writer::StreamWriter;
 

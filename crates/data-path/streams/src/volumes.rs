@@ -5,12 +5,16 @@
 //! asked     'V' name          a volume: what it is, and its layers
 //!           'L' id (16 bytes), 0; or 1, digest (32 bytes): a layer of that volume, unless it has that digest
 //!           'F' name          a file beside the volumes
+//!           'R'               what was asked for is there: the rest, once the volumes of a VM that runs are closed
 //!           'E'               everything is there
 //! answered  'V' length (4 bytes), descriptor, count (2 bytes), of each layer its id and allocated bytes (8)
 //!           'D' part (1 byte), offset (8 bytes), length (4 bytes), data; any number of them, and then
 //!           'L' digest (32 bytes) of the layer; alone, if it is that which was asked with
 //!           'F' length (4 bytes), content
-//!           'N'               there is none of that name
+//!           'N'               there is none of that name, or the layer still changes
+//!           'W'               to 'R': clients have written much, so the volumes are to be asked for again
+//!           'C'               to 'R': they are closed, and the rest follows unasked:
+//!             'v' name, the answer 'V'; of each layer that was not given 'l' id, the answer to 'L'; at last 'E'
 //!           'E'               to 'E'
 //!           'X' length (4 bytes), a text: it cannot be given, and this is the reason
 //! ```
@@ -64,7 +68,29 @@ pub enum Asked {
     },
     /// A file beside the volumes.
     File(String),
+    /// What was asked for is there. Answered when there is more.
+    Rest,
     /// Everything is there.
+    End,
+}
+
+/// The answer to the question for the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Clients have written much: the volumes are to be asked for again.
+    Grown,
+    /// The volumes are closed, and the rest follows.
+    Closed,
+}
+
+/// A part of the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RestPart {
+    /// A volume. Layers are of it from then on.
+    Volume(String, GivenVolume),
+    /// A layer, whose content follows.
+    Layer(LayerId),
+    /// That was all.
     End,
 }
 
@@ -101,6 +127,7 @@ impl<R: Read, W: Write> VolumeGiver<R, W> {
         match take(from)? {
             [b'V'] => Ok(Asked::Volume(take_name(from)?)),
             [b'F'] => Ok(Asked::File(take_name(from)?)),
+            [b'R'] => Ok(Asked::Rest),
             [b'E'] => Ok(Asked::End),
             [b'L'] => {
                 let layer = LayerId::from_bytes(take(from)?);
@@ -117,6 +144,34 @@ impl<R: Read, W: Write> VolumeGiver<R, W> {
 
     /// Answers with a volume.
     pub fn volume(&mut self, volume: &GivenVolume) -> Result<(), VolumesError> {
+        self.put_volume(volume)?;
+        Ok(self.to.flush()?)
+    }
+
+    /// Answers how it is about the rest.
+    pub fn rest(&mut self, rest: Rest) -> Result<(), VolumesError> {
+        self.to.write_all(match rest {
+            Rest::Grown => b"W",
+            Rest::Closed => b"C",
+        })?;
+        Ok(self.to.flush()?)
+    }
+
+    /// Begins a volume of the rest.
+    pub fn rest_of(&mut self, name: &str, volume: &GivenVolume) -> Result<(), VolumesError> {
+        let length = u8::try_from(name.len()).map_err(io::Error::other)?;
+        self.to.write_all(&[b'v', length])?;
+        self.to.write_all(name.as_bytes())?;
+        self.put_volume(volume)
+    }
+
+    /// Begins a layer of the rest.
+    pub fn rest_of_layer(&mut self, layer: LayerId) -> Result<(), VolumesError> {
+        self.to.write_all(b"l")?;
+        Ok(self.to.write_all(layer.as_bytes())?)
+    }
+
+    fn put_volume(&mut self, volume: &GivenVolume) -> Result<(), VolumesError> {
         self.to.write_all(b"V")?;
         self.put_long(&volume.descriptor)?;
         let count = u16::try_from(volume.layers.len()).map_err(io::Error::other)?;
@@ -125,7 +180,7 @@ impl<R: Read, W: Write> VolumeGiver<R, W> {
             self.to.write_all(layer.as_bytes())?;
             self.to.write_all(&bytes.to_le_bytes())?;
         }
-        Ok(self.to.flush()?)
+        Ok(())
     }
 
     /// Answers with a part of a layer, at most [`VOLUME_DATA_BYTES_MAX`].
@@ -149,13 +204,13 @@ impl<R: Read, W: Write> VolumeGiver<R, W> {
         Ok(self.to.flush()?)
     }
 
-    /// Answers that there is no volume, or no file, of that name.
+    /// Answers that there is no volume, or no file, of that name, or that a layer still changes.
     pub fn nothing(&mut self) -> Result<(), VolumesError> {
         self.to.write_all(b"N")?;
         Ok(self.to.flush()?)
     }
 
-    /// Answers to the end.
+    /// Answers to the end, or ends the rest.
     pub fn end(mut self) -> Result<(), VolumesError> {
         self.to.write_all(b"E")?;
         Ok(self.to.flush()?)
@@ -179,6 +234,19 @@ impl<R: Read, W: Write> VolumeGiver<R, W> {
 /// Takes data of a layer: the number of the part, where it lies there, and the data.
 pub type TakeData<'a, E> = dyn FnMut(u8, u64, &[u8]) -> Result<ControlFlow<()>, E> + 'a;
 
+/// How the answer with a layer has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerTaken {
+    /// With its digest.
+    Whole([u8; DIGEST_BYTES]),
+    /// The layer still changes where it is.
+    Changes,
+    /// Early. The connection is of no more use.
+    Ended,
+}
+
+const NO_VOLUME: VolumesError = VolumesError::Malformed("that is no volume");
+
 /// The end that gets the volumes.
 pub struct VolumeTaker<R, W> {
     from: BufReader<R>,
@@ -201,23 +269,50 @@ impl<R: Read, W: Write> VolumeTaker<R, W> {
         self.ask_named(b'V', name)?;
         match self.answer()? {
             b'N' => Ok(None),
-            b'V' => {
-                let descriptor = self.take_long(VOLUME_FILE_BYTES_MAX)?.to_vec();
-                let count = u16::from_le_bytes(take(&mut self.from)?);
-                let mut layers = Vec::new();
-                for _ in 0..count {
-                    let layer = LayerId::from_bytes(take(&mut self.from)?);
-                    layers.push((layer, u64::from_le_bytes(take(&mut self.from)?)));
-                }
-                Ok(Some(GivenVolume { descriptor, layers }))
-            }
-            _ => Err(VolumesError::Malformed("that is no volume")),
+            b'V' => self.take_volume().map(Some),
+            _ => Err(NO_VOLUME),
         }
     }
 
-    /// Asks for a layer of the last volume, and gives its data to `take`. Returns its digest;
-    /// `None` if `take` has ended it early, after which the connection is of no more use. No data
-    /// comes if the digest is `left_there`.
+    fn take_volume(&mut self) -> Result<GivenVolume, VolumesError> {
+        let descriptor = self.take_long(VOLUME_FILE_BYTES_MAX)?.to_vec();
+        let count = u16::from_le_bytes(self.take()?);
+        let mut layers = Vec::new();
+        for _ in 0..count {
+            let layer = LayerId::from_bytes(self.take()?);
+            layers.push((layer, u64::from_le_bytes(self.take()?)));
+        }
+        Ok(GivenVolume { descriptor, layers })
+    }
+
+    /// Says that what was asked for is there, and waits until there is more.
+    pub fn rest(&mut self) -> Result<Rest, VolumesError> {
+        self.put(b"R")?;
+        match self.answer()? {
+            b'W' => Ok(Rest::Grown),
+            b'C' => Ok(Rest::Closed),
+            _ => Err(VolumesError::Malformed("that says nothing about the rest")),
+        }
+    }
+
+    /// The next part of the rest, once the volumes are closed.
+    pub fn rest_part(&mut self) -> Result<RestPart, VolumesError> {
+        match self.answer()? {
+            b'v' => {
+                let name = take_name(&mut self.from)?;
+                match self.answer()? {
+                    b'V' => Ok(RestPart::Volume(name, self.take_volume()?)),
+                    _ => Err(NO_VOLUME),
+                }
+            }
+            b'l' => Ok(RestPart::Layer(LayerId::from_bytes(self.take()?))),
+            b'E' => Ok(RestPart::End),
+            _ => Err(VolumesError::Malformed("that is no part of the rest")),
+        }
+    }
+
+    /// Asks for a layer of the last volume, and takes its [content](Self::content). No data comes
+    /// if the digest is `left_there`.
     ///
     /// # Errors
     /// Also those of `take`.
@@ -226,12 +321,21 @@ impl<R: Read, W: Write> VolumeTaker<R, W> {
         layer: LayerId,
         left_there: Option<&[u8; DIGEST_BYTES]>,
         take: &mut TakeData<'_, E>,
-    ) -> Result<Option<[u8; DIGEST_BYTES]>, E> {
+    ) -> Result<LayerTaken, E> {
         let mut question = vec![b'L'];
         question.extend_from_slice(layer.as_bytes());
         question.push(u8::from(left_there.is_some()));
         question.extend_from_slice(left_there.map_or(&[], |digest| digest));
         self.put(&question)?;
+        self.content(take)
+    }
+
+    /// Gives the data of a layer to `take`.
+    ///
+    /// # Errors
+    /// Also those of `take`.
+    pub fn content<E: From<VolumesError>>(&mut self, take: &mut TakeData<'_, E>) -> Result<LayerTaken, E> {
+        let mut has_begun = false;
         loop {
             match self.answer()? {
                 b'D' => {
@@ -239,10 +343,12 @@ impl<R: Read, W: Write> VolumeTaker<R, W> {
                     let offset = u64::from_le_bytes(self.take()?);
                     self.take_long(VOLUME_DATA_BYTES_MAX)?;
                     if take(part, offset, &self.data)?.is_break() {
-                        return Ok(None);
+                        return Ok(LayerTaken::Ended);
                     }
+                    has_begun = true;
                 }
-                b'L' => return Ok(Some(self.take()?)),
+                b'L' => return Ok(LayerTaken::Whole(self.take()?)),
+                b'N' if !has_begun => return Ok(LayerTaken::Changes),
                 _ => return Err(VolumesError::Malformed("that is no part of a layer").into()),
             }
         }
@@ -377,12 +483,46 @@ mod tests {
             pieces.push((part, offset, data.len(), data[0]));
             Ok::<_, VolumesError>(ControlFlow::Continue(()))
         };
-        assert_eq!(taker.layer(id(1), None, &mut keep).unwrap(), Some([5; 32]));
-        assert_eq!(taker.layer(id(2), Some(&[6; 32]), &mut keep).unwrap(), Some([6; 32]));
+        assert_eq!(taker.layer(id(1), None, &mut keep).unwrap(), LayerTaken::Whole([5; 32]));
+        assert_eq!(taker.layer(id(2), Some(&[6; 32]), &mut keep).unwrap(), LayerTaken::Whole([6; 32]));
         assert_eq!(pieces, [(2, 1 << 40, VOLUME_DATA_BYTES_MAX, 9), (0, 0, 4096, 8)]);
         assert_eq!(taker.file("vm.json").unwrap().unwrap(), b"{}");
         assert_eq!(taker.volume("console").unwrap(), None);
         taker.end().unwrap();
+        gives.join().unwrap();
+    }
+
+    #[test]
+    fn the_rest_of_volumes_that_change_follows_unasked() {
+        let (mut giver, mut taker) = ends();
+        let given = GivenVolume { descriptor: vec![7; 300], layers: vec![(id(1), 4096)] };
+        let expected = given.clone();
+        let gives = thread::spawn(move || {
+            assert_eq!(giver.next_asked().unwrap(), Asked::Layer { layer: id(1), left_there: None });
+            giver.nothing().unwrap();
+            assert_eq!(giver.next_asked().unwrap(), Asked::Rest);
+            giver.rest(Rest::Grown).unwrap();
+            assert_eq!(giver.next_asked().unwrap(), Asked::Rest);
+            giver.rest(Rest::Closed).unwrap();
+            giver.rest_of("disk0", &given).unwrap();
+            giver.rest_of_layer(id(1)).unwrap();
+            giver.data(0, 4096, &[8; 4096]).unwrap();
+            giver.layer(&[5; 32]).unwrap();
+            giver.end().unwrap();
+        });
+        let mut bytes = 0;
+        let mut keep = |_, _, data: &[u8]| {
+            bytes += data.len();
+            Ok::<_, VolumesError>(ControlFlow::Continue(()))
+        };
+        assert_eq!(taker.layer(id(1), None, &mut keep).unwrap(), LayerTaken::Changes);
+        assert_eq!(taker.rest().unwrap(), Rest::Grown);
+        assert_eq!(taker.rest().unwrap(), Rest::Closed);
+        assert_eq!(taker.rest_part().unwrap(), RestPart::Volume("disk0".to_owned(), expected));
+        assert_eq!(taker.rest_part().unwrap(), RestPart::Layer(id(1)));
+        assert_eq!(taker.content(&mut keep).unwrap(), LayerTaken::Whole([5; 32]));
+        assert_eq!(taker.rest_part().unwrap(), RestPart::End);
+        assert_eq!(bytes, 4096);
         gives.join().unwrap();
     }
 
@@ -401,7 +541,7 @@ mod tests {
     }
 
     /// What a taker makes of an answer.
-    fn taken(answer: &[u8]) -> [Result<(), VolumesError>; 4] {
+    fn taken(answer: &[u8]) -> [Result<(), VolumesError>; 6] {
         let taker = || VolumeTaker::new(answer, Vec::new());
         let mut keep = |_, _, data: &[u8]| {
             assert!(data.len() <= VOLUME_DATA_BYTES_MAX);
@@ -411,6 +551,8 @@ mod tests {
             taker().volume("disk0").map(drop),
             taker().layer(id(1), None, &mut keep).map(drop),
             taker().file("vm.json").map(drop),
+            taker().rest_part().map(drop),
+            taker().rest().map(drop),
             taker().end(),
         ]
     }
@@ -418,10 +560,11 @@ mod tests {
     #[test]
     fn a_length_is_not_believed() {
         let huge = u32::MAX.to_le_bytes();
-        let answers: [Vec<u8>; 4] = [
+        let answers: [Vec<u8>; 5] = [
             [b"V".as_slice(), &huge].concat(),
             [b"D\0\0\0\0\0\0\0\0\0".as_slice(), &huge].concat(),
             [b"F".as_slice(), &huge].concat(),
+            [b"v\x01aV".as_slice(), &huge].concat(),
             [b"X".as_slice(), &huge].concat(),
         ];
         for (at, answer) in answers.iter().enumerate() {

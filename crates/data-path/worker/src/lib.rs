@@ -64,7 +64,8 @@ pub use reencrypt::{
     ReencryptProgress, Reencrypted, begin_served, cancel_served, change_over, reencrypt, reencrypt_served,
 };
 pub use relocate::{
-    ChangedPlace, NotMoved, NotServed, PARKED_MAX, PlaceKeeper, ServedCopy, copy_served, copy_volume,
+    ChangedPlace, NotMoved, NotServed, PARKED_MAX, PlaceKeeper, Rounds, ServedCopy, ServedDeparture,
+    copy_served, copy_volume,
 };
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

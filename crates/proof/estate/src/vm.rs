@@ -126,6 +126,7 @@ impl SimulatedVm {
             | OperationKind::Fetch { .. }
             | OperationKind::RemoveCopy { .. }
             | OperationKind::Offer
+            | OperationKind::FetchLive(_)
             | OperationKind::Receive(_)
             | OperationKind::Send(_)
             | OperationKind::TakeUp

@@ -95,23 +95,10 @@ impl Control {
         let Some(target) = self.seat(carried.to) else {
             return self.turn(step, back(Some(host_gone())), same());
         };
-        if step.task.operation.is_none() && !step.task.task.cancelling {
-            match self.is_awaited(&there, carried.to) {
-                Ok(()) => {}
-                Err(NotAwaited::Refused(problem)) => {
-                    return self.turn(step, back(Some(problem)), same());
-                }
-                Err(NotAwaited::Unanswered(problem)) => {
-                    self.note(&step.task, problem.message)?;
-                    return Ok(Next::Wait(RETRY_PAUSE));
-                }
-            }
-            // Guest data passes to another machine.
-            let what = format!("the volumes of VM {} pass to host {}", step.vm.name, target.name);
-            let by = Caller::machine(&step.task.task.by);
-            if let Err(problem) = self.put_on_record(&by, &step.vm, &what, MustRecord::OfEncrypted) {
-                return self.turn(step, back(Some(problem)), same());
-            }
+        match self.volumes_may_pass(step, &there, target)? {
+            None => {}
+            Some(ControlFlow::Continue(next)) => return Ok(next),
+            Some(ControlFlow::Break(problem)) => return self.turn(step, back(Some(problem)), same()),
         }
         let mut trouble = None;
         let operated = self.operate(&step.task, &there, target, |paths| {
@@ -149,8 +136,33 @@ impl Control {
         }
     }
 
+    /// Looks, before a host fetches the volumes of a VM, whether it still takes it, and puts it on
+    /// record. Returns what is done instead: something is waited for, or the VM stays where it is.
+    pub(super) fn volumes_may_pass(
+        &self,
+        step: &Step,
+        there: &VmRecord,
+        target: &HostSeat,
+    ) -> Result<Option<ControlFlow<Problem, Next>>, Failure> {
+        if step.task.operation.is_some() || step.task.task.cancelling {
+            return Ok(None);
+        }
+        match self.is_awaited(there, target.id) {
+            Ok(()) => {}
+            Err(NotAwaited::Refused(problem)) => return Ok(Some(ControlFlow::Break(problem))),
+            Err(NotAwaited::Unanswered(problem)) => {
+                self.note(&step.task, problem.message)?;
+                return Ok(Some(ControlFlow::Continue(Next::Wait(RETRY_PAUSE))));
+            }
+        }
+        // Guest data passes to another machine.
+        let what = format!("the volumes of VM {} pass to host {}", step.vm.name, target.name);
+        let by = Caller::machine(&step.task.task.by);
+        Ok(self.put_on_record(&by, &step.vm, &what, MustRecord::OfEncrypted).err().map(ControlFlow::Break))
+    }
+
     /// Where the former host gives the volumes, once, within seconds.
-    fn volumes_at_former(&self, step: &Step) -> Result<VolumesElsewhere, Problem> {
+    pub(super) fn volumes_at_former(&self, step: &Step) -> Result<VolumesElsewhere, Problem> {
         let (source, vm) = (step.seat, &step.vm);
         let request = TicketRequest::Volumes { spec: self.told(vm)?, grants: self.log_grants(vm)? };
         let told = source.host.ticket(vm.id, &request).map_err(|error| match error {
@@ -302,7 +314,7 @@ impl Control {
     }
 
     /// Deletes what a host that has not the VM has of it, and ends the task.
-    fn remove_copy(&self, step: &Step, copy: &VmRecord, end: End) -> Result<Next, Failure> {
+    pub(super) fn remove_copy(&self, step: &Step, copy: &VmRecord, end: End) -> Result<Next, Failure> {
         let left = match self.seat(copy.host) {
             None => Some("it is not known any more".to_owned()),
             Some(seat) => {

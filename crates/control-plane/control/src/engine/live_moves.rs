@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! offer    source: what its machine must find elsewhere
+//! fetch    target that does not reach the volumes: it has them but for what the guest writes last
 //! receive  target: room for it, and a relay that listens
 //! send     source: its memory passes, its guest stands still, its volumes are closed
 //! take up  target: its volumes are opened -> inventory: it is of the target, with the generation
 //!          that was prepared
 //! settle   target: it goes on. keys: only that generation is valid. source: nothing of it stays
+//! remove   source that had the volumes alone: they are deleted; the target's copy, if the VM stays
 //! ```
 //!
 //! Whatever fails before the inventory has the VM at the target gives the attempt up, and the VM
@@ -19,6 +21,7 @@
 //! do what that says.
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 
 use strongroom_api::limits::{
     MOVE_CHANNELS_MAX, MOVE_PAUSE_DEFAULT_MS, MOVE_PAUSE_MAX_MS, MOVE_PAUSE_MIN_MS,
@@ -27,24 +30,25 @@ use strongroom_api::vm::MoveToHost;
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::migration::{Decision, Heard};
 use strongroom_host::protocol::{
-    MigrationSettings, Network, Offer, OperationKind, OperationOutcome, Receiving, RunningMachine, Sending,
-    VmGeneration, check_moves_live,
+    FetchingLive, HandoverId, MigrationSettings, Network, Offer, OperationKind, OperationOutcome, Receiving,
+    RunningMachine, Sending, VmGeneration, VolumeFacts, check_moves_live,
 };
 use strongroom_types::{BANDWIDTH_MAX_BYTES, Bandwidth, DatastoreId, MigrationMode, Secrecy};
 use uuid::Uuid;
 
-use super::advance::{End, Next, Step};
+use super::advance::{End, Next, Step, keep_volumes};
 use super::boards::lacks_cipher;
 use super::datastores::speaks_of_live_moves;
+use super::disks::failures_max;
 use super::operate::Operated;
 use super::snapshots::told_problem;
 use super::tickets::MustRecord;
 use super::wishes::Caller;
 use super::{Control, HostSeat, RETRY_PAUSE};
-use crate::inventory::{Failure, Index};
+use crate::inventory::{Draft, Failure, Index};
 use crate::keys::{KeyProblem, LiveMoveOf};
 use crate::problems;
-use crate::records::{DatastorePaths, LiveEnd, LiveMove, LiveStage, VmRecord, Work};
+use crate::records::{DatastorePaths, LiveEnd, LiveMove, LiveStage, LiveVolumes, VmRecord, Work};
 
 /// The most live moves of a host at once, from it and to it together: they share its network, and
 /// the last part of each has to pass quickly. The rest wait.
@@ -134,6 +138,7 @@ impl LiveMove {
             to,
             attempt,
             settings,
+            volumes: None,
             decision: Decision::Prepared,
             stage: LiveStage::Offer,
             permit: None,
@@ -141,6 +146,12 @@ impl LiveMove {
             target_is_over: false,
             problem: None,
         }
+    }
+
+    /// The same, to a host that does not reach the volumes, which move to this datastore.
+    pub(super) fn with_volumes(self, from: DatastoreId, to: DatastoreId) -> Self {
+        let volumes = LiveVolumes { from, to, handover: HandoverId::random(), failures: 0 };
+        Self { volumes: Some(volumes), ..self }
     }
 
     fn next(&self, stage: LiveStage) -> Work {
@@ -170,6 +181,9 @@ impl Control {
         };
         match &live.stage {
             LiveStage::Offer => self.ask_for_offer(step, live, source, target),
+            LiveStage::Fetch { machine, paused } => {
+                self.fetch_with_live(step, live, source, target, machine, *paused)
+            }
             LiveStage::Receive { machine, paused } => self.make_room(step, live, target, machine, *paused),
             LiveStage::Send { relay } => self.send_memory(step, live, source, *relay),
             LiveStage::TakeUp => self.take_up(step, live, source, target),
@@ -181,6 +195,13 @@ impl Control {
                 self.settle_live(step, live, *end, seat)
             }
             LiveStage::Keys => self.end_generation(step, live),
+            LiveStage::Remove { end: LiveEnd::Source } => {
+                self.remove_copy(step, &leaving(step, live), End::Done)
+            }
+            LiveStage::Remove { end: LiveEnd::Target } => {
+                let end = live.problem.clone().map_or(End::Cancelled, End::Failed);
+                self.remove_copy(step, &self.coming(step, live), end)
+            }
         }
     }
 
@@ -210,6 +231,85 @@ impl Control {
             Operated::Failed(problem) => return self.stays_here(step, Some(problem)),
             Operated::Cancelled | Operated::Forgotten => return self.stays_here(step, None),
         };
+        let Offer { machine, paused, .. } = offered;
+        if live.volumes.is_some() {
+            let stage = LiveStage::Fetch { machine, paused };
+            return self.turn(step, live.next(stage), VmRecord::clone(&step.vm.record));
+        }
+        self.permit(step, live, source, target, machine, paused)
+    }
+
+    /// Has the target fetch the volumes. What has arrived is used after a failure.
+    fn fetch_with_live(
+        &self,
+        step: &Step,
+        live: &LiveMove,
+        source: &HostSeat,
+        target: &HostSeat,
+        machine: &RunningMachine,
+        paused: bool,
+    ) -> Result<Next, Failure> {
+        let Some(volumes) = &live.volumes else {
+            return self.permit(step, live, source, target, machine.clone(), paused);
+        };
+        let coming = self.coming(step, live);
+        if let Some(next) = self.volumes_may_pass(step, &coming, target)? {
+            return match next {
+                ControlFlow::Continue(next) => Ok(next),
+                ControlFlow::Break(problem) => self.abandon(step, live, Some(problem)),
+            };
+        }
+        let mut trouble = None;
+        let operated = self.operate(&step.task, &coming, target, |paths| {
+            let spec = Box::new(coming.told(paths)?);
+            let offer = Offer { machine: machine.clone(), paused, spec };
+            match self.volumes_at_former(step) {
+                Ok(from) => {
+                    let (settings, handover) = (live.settings, volumes.handover);
+                    let fetching = FetchingLive { offer, settings, handover, from };
+                    Some(OperationKind::FetchLive(Box::new(fetching)))
+                }
+                Err(problem) => {
+                    trouble = Some(problem);
+                    None
+                }
+            }
+        })?;
+        match (operated, trouble) {
+            (Operated::Pending(next), _) => Ok(next),
+            (Operated::Done(_), _) => self.permit(step, live, source, target, machine.clone(), paused),
+            // The target has not heard of it.
+            (_, Some(problem)) if problem.code == ErrorCode::HostUnavailable => {
+                self.note(&step.task, format!("waiting: {}", problem.message))?;
+                Ok(Next::Wait(RETRY_PAUSE))
+            }
+            (Operated::Failed(_), Some(problem)) => self.abandon(step, live, Some(problem)),
+            (Operated::Failed(problem), None) => {
+                if step.task.task.cancelling || volumes.failures >= failures_max(problem.code) {
+                    return self.abandon(step, live, Some(problem));
+                }
+                let volumes = LiveVolumes { failures: volumes.failures + 1, ..volumes.clone() };
+                let again = LiveMove { volumes: Some(volumes), ..live.clone() };
+                self.ask_host_again(step, again.next(live.stage.clone()), format!("trying again: {problem}"))
+            }
+            (Operated::Cancelled | Operated::Forgotten, _) => self.abandon(step, live, None),
+        }
+    }
+
+    /// Permits the two hosts to pass the memory on, and has the target make room.
+    fn permit(
+        &self,
+        step: &Step,
+        live: &LiveMove,
+        source: &HostSeat,
+        target: &HostSeat,
+        machine: RunningMachine,
+        paused: bool,
+    ) -> Result<Next, Failure> {
+        let stays = |problem| match live.stage {
+            LiveStage::Offer => self.stays_here(step, problem),
+            _ => self.abandon(step, live, problem),
+        };
         let Passage { secrecy, told } = self.passage(&step.vm, source, target);
         let in_plain_text = secrecy == Secrecy::Plain;
         // Guest data passes to another machine.
@@ -217,7 +317,7 @@ impl Control {
         let what = format!("the memory of VM {} passes to host {}{how}", step.vm.name, target.name);
         let by = Caller::machine(&step.task.task.by);
         if let Err(problem) = self.put_on_record(&by, &step.vm, &what, MustRecord::OfEncrypted) {
-            return self.stays_here(step, Some(problem));
+            return stays(Some(problem));
         }
         let of = LiveMoveOf {
             vm: step.vm.id,
@@ -229,18 +329,13 @@ impl Control {
         };
         let permit = match self.keys.permit_move(&of) {
             Ok(permit) => permit,
-            Err(KeyProblem::Unavailable(_)) if step.task.task.cancelling => {
-                return self.stays_here(step, None);
-            }
+            Err(KeyProblem::Unavailable(_)) if step.task.task.cancelling => return stays(None),
             Err(KeyProblem::Unavailable(reason)) => {
                 self.note_key(&step.task, format!("waiting for the key server: {reason}"))?;
                 return Ok(Next::Wait(RETRY_PAUSE));
             }
-            Err(KeyProblem::Refused(reason)) => {
-                return self.stays_here(step, Some(problems::conflict(reason)));
-            }
+            Err(KeyProblem::Refused(reason)) => return stays(Some(problems::conflict(reason))),
         };
-        let Offer { machine, paused, .. } = offered;
         let permitted = LiveMove { permit: Some(permit), in_plain_text, ..live.clone() };
         let stage = LiveStage::Receive { machine, paused };
         let (object, task) = (step.vm.object(), Some(step.task.task.id));
@@ -324,7 +419,9 @@ impl Control {
         let leaving = leaving(step, live);
         let operated = self.operate(&step.task, &leaving, source, |_| {
             let (running, settings, permit) = (step.vm.generation(), live.settings, live.permit.clone()?);
-            Some(OperationKind::Send(Box::new(Sending { running, to: relay, settings, permit })))
+            let with_volumes = live.volumes.is_some();
+            let sending = Sending { running, to: relay, settings, permit, with_volumes };
+            Some(OperationKind::Send(Box::new(sending)))
         })?;
         match operated {
             Operated::Pending(next) => Ok(next),
@@ -349,12 +446,30 @@ impl Control {
             return self.abandon(step, live, Some(Problem::new(ErrorCode::HostUnavailable, message)));
         }
         if !target.is_up() {
-            return self.await_answer(step, target);
+            return match live.volumes {
+                None => self.await_answer(step, target),
+                // It cannot write to the volumes that the guest had until now.
+                Some(_) => {
+                    let message = format!("host {} does not answer any more", target.name);
+                    self.abandon(step, live, Some(Problem::new(ErrorCode::HostUnavailable, message)))
+                }
+            };
         }
         let coming = self.coming(step, live);
         match self.operate_at(step, &coming, target, |_| Some(OperationKind::TakeUp))? {
             Operated::Pending(next) => Ok(next),
-            Operated::Done(_) => {
+            Operated::Done(outcome) => {
+                let mut coming = coming;
+                let draft = match &live.volumes {
+                    None => self.draft(),
+                    Some(volumes) => {
+                        let arrived = OperationOutcome::into_volumes(outcome);
+                        match self.keep_arrived(&mut coming, live.to, volumes.to, &arrived) {
+                            Ok(draft) => draft,
+                            Err(problem) => return self.abandon(step, live, Some(problem)),
+                        }
+                    }
+                };
                 let committed = live.decided(Heard::Ready);
                 let how = if live.in_plain_text { "; its memory passed in plain text" } else { "" };
                 let message = format!(
@@ -364,13 +479,32 @@ impl Control {
                     source.name
                 );
                 let (object, task) = (step.vm.object(), Some(step.task.task.id));
-                let draft = self.draft().event("vm.migrated", &object, message, task);
+                let draft = draft.event("vm.migrated", &object, message, task);
                 let stage = LiveStage::Settle { end: LiveEnd::Target };
                 self.turn_with(step, committed.next(stage), coming, draft)
             }
             Operated::Failed(problem) => self.abandon(step, live, Some(problem)),
             Operated::Cancelled | Operated::Forgotten => self.abandon(step, live, None),
         }
+    }
+
+    /// What the inventory learns of volumes that have arrived in a datastore, which the host must
+    /// reach still.
+    fn keep_arrived(
+        &self,
+        coming: &mut VmRecord,
+        host: Uuid,
+        datastore: DatastoreId,
+        arrived: &[VolumeFacts],
+    ) -> Result<Draft, Problem> {
+        let index = self.inventory.read();
+        let there = index.datastores.get(&datastore.to_string());
+        let there = there
+            .filter(|there| there.on(host).is_some())
+            .ok_or_else(|| problems::conflict("the next host does not reach the datastore any more"))?;
+        // Written again, so that a request that takes it away meanwhile looks once more.
+        let draft = self.draft().replace(there, &there.record);
+        keep_volumes(&index, coming, arrived, draft)
     }
 
     /// Has a host do what is decided, until it has.
@@ -394,7 +528,9 @@ impl Control {
         if let Some(seen) = seen.filter(|_| here) {
             self.supply_waiting(&step.vm, &seen);
         }
-        let is_awaited = here || live.decision == Decision::Aborting;
+        // A target with volumes of its own has none of the source's.
+        let may_write = live.decision == Decision::Aborting && live.volumes.is_none();
+        let is_awaited = here || may_write;
         let is_over = end == LiveEnd::Target && !here && self.cannot_write(step, live);
         let settled = match seat.is_up() {
             _ if is_over => Operated::Done(None),
@@ -420,7 +556,10 @@ impl Control {
             return Ok(wait);
         }
         if is_committed && end == LiveEnd::Source {
-            return self.end(step, &step.vm, self.draft(), End::Done);
+            return match live.volumes {
+                Some(_) => self.turn(step, live.next(LiveStage::Remove { end }), same()),
+                None => self.end(step, &step.vm, self.draft(), End::Done),
+            };
         }
         if live.decision == Decision::Aborting {
             let aborted = LiveMove { target_is_over: true, ..live.decided(Heard::TargetOver) };
@@ -447,6 +586,10 @@ impl Control {
         }
         if is_committed {
             let stage = LiveStage::Settle { end: LiveEnd::Source };
+            return self.turn(step, live.next(stage), VmRecord::clone(&step.vm.record));
+        }
+        if live.volumes.is_some() {
+            let stage = LiveStage::Remove { end: LiveEnd::Target };
             return self.turn(step, live.next(stage), VmRecord::clone(&step.vm.record));
         }
         self.stays_here(step, live.problem.clone())
@@ -483,8 +626,9 @@ impl Control {
 
     /// The record of a VM as it is at the target.
     fn coming(&self, step: &Step, live: &LiveMove) -> VmRecord {
-        let attempt = VmRecord { generation: live.attempt, ..VmRecord::clone(&step.vm.record) };
-        self.now_on(live.to, attempt)
+        let same = VmRecord::clone(&step.vm.record);
+        let datastore = live.volumes.as_ref().map_or(same.datastore, |volumes| volumes.to);
+        self.now_on(live.to, VmRecord { generation: live.attempt, datastore, ..same })
     }
 
     /// Whether nothing that the target writes can land any more.
@@ -512,7 +656,9 @@ impl Control {
 
 /// The record of a VM as the orders to its source have it.
 fn leaving(step: &Step, live: &LiveMove) -> VmRecord {
-    VmRecord { host: live.from, generation: live.attempt, ..VmRecord::clone(&step.vm.record) }
+    let same = VmRecord::clone(&step.vm.record);
+    let datastore = live.volumes.as_ref().map_or(same.datastore, |volumes| volumes.from);
+    VmRecord { host: live.from, generation: live.attempt, datastore, ..same }
 }
 
 /// Where the source reaches the relay of the target.

@@ -157,9 +157,10 @@ impl Control {
         let seen = index.observed(vm.id).map_or(0, |seen| seen.generation);
         let known = VmRecord { generation: vm.generation.max(seen), ..VmRecord::clone(&vm.record) };
         let way = match runs {
-            true if other.is_some() => {
-                let only = "a VM moves to a host that does not reach its datastore only while it is off";
-                return Err(state(vm, power, only).next(stop_it(vm)));
+            true if let Some(other) = other => {
+                may_be_carried(index, vm, former, next, other)?;
+                may_move_live(vm, former, next)?;
+                Way::Live
             }
             true => {
                 // A guest that is paused does not shut down.
@@ -180,14 +181,19 @@ impl Control {
             Way::Live => {
                 let attempt = known.generation_after(0);
                 let live = LiveMove::new(&known, next.id, attempt, if_on.settings);
+                let live = match other {
+                    Some(other) => live.with_volumes(known.datastore, other.id),
+                    None => live,
+                };
                 (VmRecord { prepared: attempt, ..known }, Work::Migrate(Box::new(live)))
             }
             Way::ShutDown(timeout_s) => (known, Work::StopToMove { to: next.id, timeout_s }),
         };
-        let how = match (&work, other) {
-            (Work::Migrate(_), _) => format!(", while it runs{}", breaks(vm)),
-            (_, Some(other)) => format!(", with its volumes to datastore {}", other.name),
-            _ => String::new(),
+        let volumes =
+            other.map_or_else(String::new, |other| format!(", with its volumes to datastore {}", other.name));
+        let how = match &work {
+            Work::Migrate(_) => format!("{volumes}, while it runs{}", breaks(vm)),
+            _ => volumes,
         };
         let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
         let reason = format!("it moves from host {} to host {}{how}{reason}", former.name, next.name);

@@ -128,7 +128,7 @@ impl Control {
             return Ok(Asked::Ended(Operated::Failed(problems::key_never_made(vm))));
         };
         let standing = match &kind {
-            OperationKind::Receive(_) => GrantFor::Prepared,
+            OperationKind::FetchLive(_) | OperationKind::Receive(_) => GrantFor::Prepared,
             _ => GrantFor::Current,
         };
         let grants = match self.grants(task, vm, standing, seat, &keys_taken(&kind, vm))? {
@@ -270,6 +270,7 @@ fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<ProviderKey> {
         | OperationKind::SetSizes { .. }
         | OperationKind::ChangeSnapshots { .. }
         | OperationKind::ImportDisk { .. }
+        | OperationKind::FetchLive(_)
         | OperationKind::Receive(_)
         | OperationKind::Fetch { .. }
         | OperationKind::SupplyGrants => vm.hardware.keys(),

@@ -80,8 +80,8 @@ use strongroom_host::protocol::DiskName;
 use strongroom_types::{CephClient, CephPools, ClientId, DatastoreId, Redundancy, VmId, VolumeId};
 pub use task::{
     AUTOMATIC, Application, Balancing, BalancingMove, BegunVm, Carried, CarriedStage, CloneOf, Evacuation,
-    Holding, LeftVm, LiveEnd, LiveMove, LiveStage, SCHEDULER, Sweep, TaskEnd, TaskRecord, TemporarySnapshot,
-    Whole, Work,
+    Holding, LeftVm, LiveEnd, LiveMove, LiveStage, LiveVolumes, SCHEDULER, Sweep, TaskEnd, TaskRecord,
+    TemporarySnapshot, Whole, Work,
 };
 use uuid::Uuid;
 pub use vm::{KeyWish, Lineage, ObservedRecord, VmRecord};

@@ -588,6 +588,9 @@ pub struct LiveMove {
     pub attempt: u64,
     /// How its memory passes.
     pub settings: MigrationSettings,
+    /// Its volumes, if the target does not reach them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<LiveVolumes>,
     /// Who runs it.
     pub decision: Decision,
     /// What is done next.
@@ -606,12 +609,33 @@ pub struct LiveMove {
     pub problem: Option<Problem>,
 }
 
+/// The volumes of a VM that move with it while it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveVolumes {
+    /// The datastore of the source.
+    pub from: DatastoreId,
+    /// The datastore of the target.
+    pub to: DatastoreId,
+    /// By which the copy there is known as this attempt's.
+    pub handover: HandoverId,
+    /// How often fetching them has failed.
+    #[serde(default, skip_serializing_if = "is_never")]
+    pub failures: u32,
+}
+
 /// The next step of a live move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "snake_case")]
 pub enum LiveStage {
     /// Ask the source what the machine must find elsewhere.
     Offer,
+    /// Have the target fetch the volumes, but what the guest writes last.
+    Fetch {
+        /// As in [`Receive`](Self::Receive).
+        machine: RunningMachine,
+        /// As in [`Receive`](Self::Receive).
+        paused: bool,
+    },
     /// Have the target make room.
     Receive {
         /// What the machine must find there.
@@ -633,6 +657,11 @@ pub enum LiveStage {
     },
     /// End the generation at the key server that was given up.
     Keys,
+    /// Have one of the hosts delete the volumes that it has of the VM, which is at the other one.
+    Remove {
+        /// Which.
+        end: LiveEnd,
+    },
 }
 
 /// The two hosts of a live move.
@@ -751,6 +780,7 @@ impl Work {
             Self::MoveDisk { to, .. } | Self::SwitchDisk { to, .. } | Self::UndoMoveDisk { to, .. } => {
                 Some(*to)
             }
+            Self::Migrate(live) if !live.decision.is_final() => Some(live.volumes.as_ref()?.to),
             Self::Carry(carried) => Some(carried.to_datastore),
             _ => None,
         }

@@ -32,7 +32,7 @@ fn running() -> (Site, Control, VmId) {
 }
 
 /// It runs on this host alone, as it did before.
-fn runs_on(site: &Site, control: &Control, id: VmId, host: &str) {
+pub fn runs_on(site: &Site, control: &Control, id: VmId, host: &str) {
     let vm = control.show_vm("web1").unwrap();
     assert_eq!((vm.summary.power, vm.summary.host.as_deref()), (PowerState::Running, Some(host)));
     assert!(vm.summary.task.is_none(), "{vm:?}");
@@ -45,7 +45,7 @@ fn runs_on(site: &Site, control: &Control, id: VmId, host: &str) {
     no_violations(site);
 }
 
-fn failed(task: &Task) -> &str {
+pub fn failed(task: &Task) -> &str {
     assert_eq!(task.state, TaskState::Failed, "{task:?}");
     &task.error.as_ref().unwrap().message
 }
@@ -154,7 +154,7 @@ fn what_is_decided_is_ordered_until_it_is_done() {
 }
 
 /// Steps on until the task's record has this, and the hosts have done what they were asked for.
-fn until_stage(site: &Site, control: &Control, task: &Task, stage: &str) {
+pub fn until_stage(site: &Site, control: &Control, task: &Task, stage: &str) {
     for _ in 0..200 {
         let known = control.inventory.read().task(task.id).map(|task| format!("{:?}", task.work)).unwrap();
         if known.contains(&format!("stage: {stage}")) {

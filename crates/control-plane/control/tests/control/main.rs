@@ -21,6 +21,7 @@ mod images;
 mod joining;
 mod killed;
 mod live_moves;
+mod live_moves_with_volumes;
 mod moves;
 mod networks;
 mod on_record;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Offer     source: what the machine must find elsewhere
+//! FetchLive target that does not reach the volumes: it has them but for what the guest writes last
 //! Receive   target: room for it: QEMU waits, and so does a relay, on this port
 //! Send      source: the memory passes; the guest stops, its volumes are closed, the VM is leaving
 //! TakeUp    target: its volumes are opened; nothing runs yet
@@ -16,7 +17,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use strongroom_hypervisor::qmp::MigrationSettings;
 use uuid::Uuid;
 
-use super::names::VmGeneration;
+use super::names::{HandoverId, VmGeneration};
+use super::operation::VolumesElsewhere;
 use super::problem::Problem;
 use super::spec::VmSpec;
 
@@ -72,6 +74,23 @@ pub struct Sending {
     pub settings: MigrationSettings,
     /// What permits it.
     pub permit: MigrationPermit,
+    /// Whether the target has [fetched](super::OperationKind::FetchLive) the volumes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_volumes: bool,
+}
+
+/// The order to a target that does not reach the VM's datastore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FetchingLive {
+    /// What comes, with the places of its volumes at the target.
+    pub offer: Offer,
+    /// How the memory will pass.
+    pub settings: MigrationSettings,
+    /// The handover of this attempt, which is written into the VM's directory.
+    pub handover: HandoverId,
+    /// Where its volumes are.
+    pub from: VolumesElsewhere,
 }
 
 /// The order to a target.

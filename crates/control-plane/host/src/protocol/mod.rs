@@ -66,7 +66,9 @@ pub use host::{
     FencingRequest, Host, Programs, QemuFound, Topology,
 };
 pub use judge::{JudgeRequest, Judgement};
-pub use migration::{MigrationPermit, Offer, Receiving, RunningMachine, Sending, check_moves_live};
+pub use migration::{
+    FetchingLive, MigrationPermit, Offer, Receiving, RunningMachine, Sending, check_moves_live,
+};
 pub use names::{GroupAttempt, HandoverId, OperationId, VmGeneration};
 pub use observed::{
     ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SavedMemory, VM_READINGS_MAX, VmReadings,

@@ -9,7 +9,7 @@ use strongroom_vm::{DiskName, MacAddress};
 use super::disk_change::{DiskChange, MoveStep};
 use super::dump::Dump;
 use super::grant::Grant;
-use super::migration::{Offer, Receiving, Sending};
+use super::migration::{FetchingLive, Offer, Receiving, Sending};
 use super::names::{HandoverId, OperationId, VmGeneration};
 use super::problem::Problem;
 use super::snapshot::{NewVmSnapshot, SnapshotChange};
@@ -223,6 +223,12 @@ pub enum OperationKind {
     },
     /// Says what the machine of a running VM must find on another host. Changes nothing.
     Offer,
+    /// Fetches the volumes of a VM that runs on another host, for the attempt that the request's
+    /// generation numbers, into a datastore that only this host need reach: all but what its guest
+    /// writes last, which comes with [`TakeUp`](Self::TakeUp). QEMU waits for the memory then, with
+    /// its disks. Needs the VM's keys, as [`Receive`](Self::Receive), which follows. May be repeated
+    /// after a failure of the connection.
+    FetchLive(Box<FetchingLive>),
     /// Makes room for a VM that runs on another host, for the attempt that the request's generation
     /// numbers: QEMU waits for its memory, with its disks and without their volumes. Needs the VM's
     /// keys, of a grant for a prepared generation. When it is done, a relay listens.
@@ -232,7 +238,8 @@ pub enum OperationKind {
     /// nothing of it goes on until [`Settle`](Self::Settle). If it fails before that, the guest
     /// goes on, and the error is not `leaving`.
     Send(Box<Sending>),
-    /// Opens the volumes of a VM that was received. It does not run yet.
+    /// Opens the volumes of a VM that was received. It does not run yet. Says what the volumes are
+    /// if they were [fetched](Self::FetchLive).
     TakeUp,
     /// Ends an attempt on one of its hosts. May be repeated.
     Settle {
@@ -323,6 +330,7 @@ impl OperationKind {
             Self::Fetch { .. } => "fetch",
             Self::RemoveCopy { .. } => "remove_copy",
             Self::Offer => "offer",
+            Self::FetchLive(_) => "fetch_live",
             Self::Receive(_) => "receive",
             Self::Send(_) => "send",
             Self::TakeUp => "take_up",
@@ -348,6 +356,7 @@ impl OperationKind {
             | Self::Arrive { spec, .. }
             | Self::Fetch { spec, .. }
             | Self::RemoveCopy { spec } => Some(spec),
+            Self::FetchLive(fetching) => Some(&fetching.offer.spec),
             Self::Receive(receiving) => Some(&receiving.offer.spec),
             Self::Delete
             | Self::Suspend
@@ -369,6 +378,11 @@ impl OperationKind {
     pub fn least_format(&self) -> u32 {
         if let Self::SetNics { .. } | Self::SetSizes { .. } = self {
             return FORMAT_WITH_HOT_PLUG;
+        }
+        match self {
+            Self::FetchLive(_) => return FORMAT_WITH_FETCHED_VMS,
+            Self::Send(sending) if sending.with_volumes => return FORMAT_WITH_FETCHED_VMS,
+            _ => {}
         }
         if self.is_of_live_move() {
             return FORMAT_WITH_LIVE_MOVES;
@@ -398,7 +412,15 @@ impl OperationKind {
 
     /// Whether it is a step of a move between hosts while the VM runs.
     pub fn is_of_live_move(&self) -> bool {
-        matches!(self, Self::Offer | Self::Receive(_) | Self::Send(_) | Self::TakeUp | Self::Settle { .. })
+        matches!(
+            self,
+            Self::Offer
+                | Self::FetchLive(_)
+                | Self::Receive(_)
+                | Self::Send(_)
+                | Self::TakeUp
+                | Self::Settle { .. }
+        )
     }
 
     /// The VM that a clone is made of.

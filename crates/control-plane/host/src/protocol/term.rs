@@ -25,7 +25,7 @@ pub const FORMAT_HEADER: &str = "strongroom-format";
 /// | 7 | [`DatastoreRequest::ceph`](super::DatastoreRequest::ceph), [`FencingRequest`](super::FencingRequest); `boot_id` in [`Host`](super::Host) |
 /// | 8 | [`OperationKind::Offer`](super::OperationKind::Offer), `Receive`, `Send`, `TakeUp` and `Settle` |
 /// | 9 | [`Disk::place`](super::Disk::place), [`DiskChange::Move`](super::DiskChange::Move) |
-/// | 10 | [`MoveStep::CopyServed`](super::MoveStep::CopyServed) and [`Switch`](super::MoveStep::Switch); [`OperationKind::Fetch`](super::OperationKind::Fetch) and [`RemoveCopy`](super::OperationKind::RemoveCopy), [`TicketRequest::Volumes`](super::TicketRequest::Volumes) |
+/// | 10 | [`MoveStep::CopyServed`](super::MoveStep::CopyServed) and [`Switch`](super::MoveStep::Switch); [`OperationKind::Fetch`](super::OperationKind::Fetch) and [`RemoveCopy`](super::OperationKind::RemoveCopy), [`FetchLive`](super::OperationKind::FetchLive), [`TicketRequest::Volumes`](super::TicketRequest::Volumes) |
 pub const FORMATS: Formats = Formats { oldest: 1, newest: 10 };
 
 /// The formats of a host that does not state any.

@@ -78,7 +78,7 @@ fn must_be_elsewhere(hostd: &Hostd, job: &Job) -> Result<(), Problem> {
 }
 
 /// Deletes a copy that another attempt has completed: the VM may have changed since.
-fn remove_other_attempt(hostd: &Hostd, spec: &VmSpec, handover: HandoverId) -> Result<(), Problem> {
+pub fn remove_other_attempt(hostd: &Hostd, spec: &VmSpec, handover: HandoverId) -> Result<(), Problem> {
     let _lock = VmLock::take(&hostd.run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
     let directory = spec.directory();
     let is_there = VmRecord::read(&directory)?.is_some_and(|record| record.spec.id == spec.id);
@@ -91,7 +91,7 @@ fn remove_other_attempt(hostd: &Hostd, spec: &VmSpec, handover: HandoverId) -> R
 
 /// Connects to the port of the host that has the volumes, and presents the ticket. Returns the
 /// socket at which the answer comes.
-async fn connect(port: Option<&PortOptions>, from: &VolumesElsewhere) -> Result<OwnedFd, Problem> {
+pub async fn connect(port: Option<&PortOptions>, from: &VolumesElsewhere) -> Result<OwnedFd, Problem> {
     let Some(port) = port else {
         let message = "this host has no certificate under which others know it";
         let next = "start it with an address: `strongroom serve --listen-guests ADDRESS:PORT`";

@@ -99,10 +99,7 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) -> Resul
     redeemed();
     let is_for_one_off = matches!(
         request,
-        TicketRequest::Upload { .. }
-            | TicketRequest::Check { .. }
-            | TicketRequest::Export { .. }
-            | TicketRequest::Volumes { .. }
+        TicketRequest::Upload { .. } | TicketRequest::Check { .. } | TicketRequest::Export { .. }
     );
     if !is_for_one_off {
         hostd.runtime.block_on(operations::await_supervisor(hostd, vm));
@@ -135,9 +132,13 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) -> Resul
             let to: Vec<OwnedFd> = std::iter::once(OwnedFd::from(stream)).chain(file).collect();
             return give(Task::Export { spec, disk, format }, grants, &to, None);
         }
-        TicketRequest::Volumes { spec, grants } => {
-            return give(Task::GiveVolumes(spec), grants, &[stream.into()], None);
-        }
+        TicketRequest::Volumes { spec, grants } => match hostd.vms.link(vm) {
+            Ok(_) => RequestKind::GiveVolumes { known: spec.known_volumes() },
+            Err(problem) if problem.code == "not_running" => {
+                return give(Task::GiveVolumes(spec), grants, &[stream.into()], None);
+            }
+            Err(problem) => return Err(problem),
+        },
         TicketRequest::Vnc => {
             // The VNC protocol follows without a welcome of its own.
             welcome(&stream, &GuestWelcome::Vnc)?;

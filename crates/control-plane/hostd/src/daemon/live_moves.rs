@@ -17,22 +17,22 @@ use std::os::unix::fs::chown;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use strongroom_host::orders::{Incoming, RelayBirth, RelayEnd, RequestKind};
+use strongroom_host::orders::{Incoming, RelayBirth, RelayEnd, RequestKind, Task};
 use strongroom_host::protocol::{
-    Offer, OperationOutcome, PowerState, Problem, Receiving, Sending, StartOptions, VmGeneration,
-    check_moves_live,
+    FetchingLive, MigrationSettings, Offer, OperationOutcome, PowerState, Problem, Receiving, Sending,
+    StartOptions, VmGeneration, VmSpec, check_moves_live,
 };
 use strongroom_host::state_file::StateFile;
 use strongroom_hypervisor::RunDirectory;
 use strongroom_types::VmId;
 
 use super::operations::{
-    AWAY_MAX, OFF_WITHIN, Outcome, START_WITHIN, ask_running, await_off, blocking, fits, is_off, link_to,
-    off, settled_as, started,
+    AWAY_MAX, OFF_WITHIN, Outcome, START_WITHIN, ask_running, await_off, blocking, do_job, facts_after, fits,
+    is_off, link_to, off, settled_as, started,
 };
 use super::queue::{Failure, Job};
 use super::vms::no_such_vm;
-use super::{Hostd, link};
+use super::{Hostd, another_host, link};
 use crate::checks::{Root, crypto_safe};
 
 /// What a VM that runs must find on another host.
@@ -60,33 +60,42 @@ async fn state_of(hostd: &Arc<Hostd>, vm: VmId, running: VmGeneration) -> Result
     state.ok_or_else(|| Problem::new("not_running", format!("VM {} does not run", now.name)))
 }
 
+/// Fetches the volumes of a VM that comes, but what its guest writes last.
+pub async fn fetch_live(hostd: &Arc<Hostd>, job: &Arc<Job>, fetching: FetchingLive) -> Outcome {
+    let (vm, attempt) = (job.vm, job.request.generation);
+    let FetchingLive { offer, settings, handover, from } = fetching;
+    if !is_awaited(hostd, vm, attempt)? {
+        may_come(hostd, &offer.spec).await?;
+        let (theirs, wanted) = (Arc::clone(hostd), offer.spec.clone());
+        blocking(move || another_host::remove_other_attempt(&theirs, &wanted, handover)).await??;
+        do_job(hostd, job, Task::ExpectVolumes { spec: offer.spec.clone(), handover }, Vec::new()).await?;
+        let theirs = Arc::clone(hostd);
+        blocking(move || theirs.residences.begin_coming(vm, attempt)).await??;
+        await_memory(hostd, job, offer, settings, true).await?;
+    }
+    let socket = [another_host::connect(hostd.port.as_ref(), &from).await?];
+    let link = link_to(hostd, vm, AWAY_MAX).await?;
+    tokio::select! {
+        fetched = link.ask(RequestKind::FetchVolumes, &socket) => fetched?,
+        // What goes on ends with the VM's supervisor, when the attempt is settled.
+        () = job.cancelled() => return Err(Failure::Cancelled),
+    }
+    has_started(hostd, job).await?;
+    Ok(None)
+}
+
 /// Makes room for a VM that comes.
 pub async fn receive(hostd: &Arc<Hostd>, job: &Arc<Job>, receiving: Receiving) -> Outcome {
     let (vm, attempt) = (job.vm, job.request.generation);
     let Receiving { offer, settings, permit } = receiving;
-    if let Some(now) = hostd.vms.get(vm) {
-        // A hostd that was killed has lost the relay, and the source goes on.
-        let is_this = now.generation == attempt && !is_off(&now);
-        if is_this && !hostd.relays.is_of(vm, attempt) {
-            return Err(Problem::new("relay", "the relay of the VM's memory has ended").into());
-        }
-        off(hostd, vm)?;
+    let is_encrypted = offer.spec.is_encrypted();
+    if !is_awaited(hostd, vm, attempt)? {
+        may_come(hostd, &offer.spec).await?;
+        let theirs = Arc::clone(hostd);
+        blocking(move || theirs.residences.begin_coming(vm, attempt)).await??;
+        await_memory(hostd, job, offer, settings, false).await?;
     }
-    check_moves_live(&offer.spec)?;
-    fits(hostd, &offer.spec).await?;
-    crypto_safe::may_start(&Root::machine(), hostd.config().crypto_safe, &offer.spec)?;
-    let theirs = Arc::clone(hostd);
-    blocking(move || theirs.residences.begin_coming(vm, attempt)).await??;
-    let how = StartOptions { paused: offer.paused, ..StartOptions::default() };
-    let incoming = Incoming { machine: offer.machine, settings };
-    let (theirs, grants, spec) = (Arc::clone(hostd), job.request.grants.clone(), offer.spec);
-    let is_encrypted = spec.is_encrypted();
-    blocking(move || link::start(&theirs, &spec, attempt, grants, how, Some(incoming))).await??;
-    let waits = started(hostd, job, START_WITHIN).await?;
-    if let Some(OperationOutcome::KeyUnavailable(key)) = waits {
-        let message = format!("key {} of the VM is not to be had here", key.key);
-        return Err(Problem::new("key_unavailable", message).into());
-    }
+    has_started(hostd, job).await?;
     let theirs = Arc::clone(hostd);
     let listens = blocking(move || {
         // The relay's port is on the address at which the control plane reaches this host.
@@ -108,10 +117,53 @@ pub async fn receive(hostd: &Arc<Hostd>, job: &Arc<Job>, receiving: Receiving) -
     Ok(Some(OperationOutcome::Listening(listens)))
 }
 
+/// Whether QEMU waits here for the memory of this attempt, or is about to.
+fn is_awaited(hostd: &Hostd, vm: VmId, attempt: VmGeneration) -> Result<bool, Problem> {
+    match hostd.vms.get(vm) {
+        Some(now) if now.generation == attempt && !is_off(&now) => {
+            Ok(hostd.residences.is_coming(vm, attempt))
+        }
+        Some(_) => off(hostd, vm).map(|_| false),
+        None => Ok(false),
+    }
+}
+
+async fn may_come(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
+    check_moves_live(spec)?;
+    fits(hostd, spec).await?;
+    crypto_safe::may_start(&Root::machine(), hostd.config().crypto_safe, spec)
+}
+
+/// Starts a supervisor whose QEMU waits for the memory.
+async fn await_memory(
+    hostd: &Arc<Hostd>,
+    job: &Arc<Job>,
+    offer: Offer,
+    settings: MigrationSettings,
+    with_volumes: bool,
+) -> Result<(), Problem> {
+    let Offer { machine, paused, spec } = offer;
+    let how = StartOptions { paused, ..StartOptions::default() };
+    let incoming = Incoming { machine, settings, with_volumes };
+    let (theirs, grants, attempt) = (Arc::clone(hostd), job.request.grants.clone(), job.request.generation);
+    blocking(move || link::start(&theirs, &spec, attempt, grants, how, Some(incoming))).await?
+}
+
+/// Waits until QEMU waits for the memory.
+async fn has_started(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Result<(), Failure> {
+    match started(hostd, job, START_WITHIN).await? {
+        Some(OperationOutcome::KeyUnavailable(key)) => {
+            let message = format!("key {} of the VM is not to be had here", key.key);
+            Err(Problem::new("key_unavailable", message).into())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Passes a VM's memory on. From the point at which the VM is leaving, the error is `leaving`.
 pub async fn send(hostd: &Arc<Hostd>, job: &Arc<Job>, sending: Sending) -> Outcome {
     let (vm, attempt) = (job.vm, job.request.generation);
-    let Sending { running, to, settings, permit } = sending;
+    let Sending { running, to, settings, permit, with_volumes } = sending;
     if hostd.residences.is_on_its_way(vm) {
         // A hostd that was killed does not know how far it is, and nothing goes on by itself.
         let message = "the VM is leaving already, in a sending that was interrupted";
@@ -131,7 +183,7 @@ pub async fn send(hostd: &Arc<Hostd>, job: &Arc<Job>, sending: Sending) -> Outco
         theirs.relay.start(&birth, OwnedFd::from(listener))
     })
     .await??;
-    pass(hostd, job, RequestKind::SendMemory { settings }).await?;
+    pass(hostd, job, RequestKind::SendMemory { settings, with_volumes }).await?;
     // The guest stands still.
     let theirs = Arc::clone(hostd);
     let recorded = blocking(move || theirs.residences.begin_leaving(vm, attempt)).await.flatten();
@@ -168,9 +220,13 @@ pub async fn take_up(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         let message = format!("VM {vm} is not coming to this host in attempt {attempt}");
         return Err(Problem::new("other_generation", message).into());
     }
-    link_to(hostd, vm, AWAY_MAX).await?.ask(RequestKind::TakeUp, &[]).await?;
+    let known = link_to(hostd, vm, AWAY_MAX).await?.ask_of_volumes(RequestKind::TakeUp, &[]).await?;
     hostd.relays.end(vm);
-    Ok(None)
+    if known.is_empty() {
+        return Ok(None);
+    }
+    let spec = hostd.vms.get(vm).and_then(|now| now.spec).ok_or_else(|| no_such_vm(vm))?;
+    Ok(Some(OperationOutcome::Volumes(facts_after(*spec, &known).await?)))
 }
 
 /// Ends an attempt here.

@@ -121,6 +121,7 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         }
         OperationKind::RemoveCopy { spec } => another_host::remove_copy(hostd, job, *spec).await,
         OperationKind::Offer => live_moves::offer(hostd, job).await,
+        OperationKind::FetchLive(fetching) => live_moves::fetch_live(hostd, job, *fetching).await,
         OperationKind::Receive(receiving) => live_moves::receive(hostd, job, *receiving).await,
         OperationKind::Send(sending) => live_moves::send(hostd, job, *sending).await,
         OperationKind::TakeUp => live_moves::take_up(hostd, job).await,
@@ -184,6 +185,7 @@ fn takes_half_clear(kind: &OperationKind) -> bool {
         | OperationKind::SetSizes { .. }
         | OperationKind::ChangeSnapshots { .. }
         | OperationKind::Fetch { .. }
+        | OperationKind::FetchLive(_)
         | OperationKind::Receive(_)
         | OperationKind::SnapshotGroup { .. } => false,
     }

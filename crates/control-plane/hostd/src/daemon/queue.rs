@@ -316,7 +316,10 @@ fn gives_way(kind: &OperationKind) -> bool {
         | OperationKind::Suspend
         | OperationKind::Dump { .. } => true,
         OperationKind::ChangeSnapshots { change, .. } => change.freezes_guest(),
-        OperationKind::SnapshotGroup { .. } | OperationKind::Receive(_) | OperationKind::Send(_) => true,
+        OperationKind::SnapshotGroup { .. }
+        | OperationKind::FetchLive(_)
+        | OperationKind::Receive(_)
+        | OperationKind::Send(_) => true,
         OperationKind::Offer
         | OperationKind::TakeUp
         | OperationKind::Settle { .. }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use strongroom_host::orders::{RelayBirth, RelayReport};
-use strongroom_host::protocol::{Problem, VmGeneration};
+use strongroom_host::protocol::Problem;
 use strongroom_host::wire::{Wire, WireError};
 use strongroom_types::VmId;
 
@@ -40,7 +40,7 @@ impl RelayProgram {
             Problem::new("relay", format!("the relay of the VM's memory cannot be started: {error}"))
         };
         let (wire, child) = start_on_wire(&self.path, &self.arguments).map_err(|error| failed(&error))?;
-        let relay = Relay { wire, child, attempt: birth.generation };
+        let relay = Relay { wire, child };
         relay.wire.send(birth, &[socket.as_fd()]).map_err(|error| failed(&error))?;
         drop(socket);
         match relay.wire.receive_within::<RelayReport>(READY_WITHIN) {
@@ -56,7 +56,6 @@ impl RelayProgram {
 pub struct Relay {
     wire: Wire,
     child: Child,
-    attempt: VmGeneration,
 }
 
 impl Relay {
@@ -92,11 +91,6 @@ impl Relays {
     /// Keeps a relay until the VM's next one, or until it is [ended](Self::end).
     pub fn keep(&self, vm: VmId, relay: Relay) {
         self.0.lock().insert(vm, relay);
-    }
-
-    /// Whether there is a relay of this attempt.
-    pub fn is_of(&self, vm: VmId, attempt: VmGeneration) -> bool {
-        self.0.lock().get(&vm).is_some_and(|relay| relay.attempt == attempt)
     }
 
     /// Ends the relay of a VM, if there is one.

@@ -13,9 +13,9 @@ use strongroom_datastore::file::storage::is_gone;
 use strongroom_host::migration::{Decision, Heard};
 use strongroom_host::orders::{RelayBirth, RelayEnd, RelayReport};
 use strongroom_host::protocol::{
-    Disk, DiskFrontend, DiskKey, DiskKind, MigrationPermit, MigrationSettings, Network, Nic, ObservedVm,
-    Offer, Operation, OperationKind, OperationOutcome, OperationState, PowerState, Problem, Receiving,
-    Sending, StartOptions, VmSpec,
+    Disk, DiskFrontend, DiskKey, DiskKind, FetchingLive, HandoverId, MigrationPermit, MigrationSettings,
+    Network, Nic, ObservedVm, Offer, Operation, OperationKind, OperationOutcome, OperationState, PowerState,
+    Problem, Receiving, Sending, StartOptions, Ticket, TicketRequest, VmSpec, VolumesElsewhere,
 };
 use strongroom_host::wire::Wire;
 
@@ -124,11 +124,15 @@ struct Site {
     attempts: u64,
     /// What the guest has counted to.
     count: u8,
+    /// Whether each has a datastore of its own.
+    is_separate: bool,
 }
 
 /// How far an attempt comes before somebody harms it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Step {
+    /// Of a VM that moves with its volumes.
+    Fetched,
     Received,
     Sent,
     TakenUp,
@@ -170,14 +174,30 @@ impl Site {
         Self::of(hosts, Some(keys), |_| {})
     }
 
+    /// With hosts that share nothing, and an encrypted VM that has a disk for swap.
+    fn separate() -> Self {
+        let hosts = [Host::start_with_port(), Host::start_with_port()];
+        let keys = KeySite::start(&hosts[0]);
+        keys.serve(&hosts[1]);
+        Self::on(hosts, Some(keys), |spec| {
+            let swap = Disk { name: "swap0".parse().unwrap(), kind: DiskKind::Swap, ..spec.disks[0].clone() };
+            spec.disks.push(swap);
+            spec.seed = true;
+        })
+    }
+
     fn of(hosts: [Host; 2], keys: Option<KeySite>, change: impl FnOnce(&mut VmSpec)) -> Self {
         let datastore = hosts[0].host().datastores[0].id;
         hosts[1].try_use(&hosts[0].path("ds"), datastore).unwrap();
+        Self { is_separate: false, ..Self::on(hosts, keys, change) }
+    }
+
+    fn on(hosts: [Host; 2], keys: Option<KeySite>, change: impl FnOnce(&mut VmSpec)) -> Self {
         let mut spec = hosts[0].spec("web1", 1);
         change(&mut spec);
         if let Some(keys) = &keys {
             spec.nics = vec![Nic::new("52:54:00:12:34:56".parse().unwrap(), Network::User)];
-            spec.disks[0].key = DiskKey::provider(keys.key.clone(), None);
+            spec.disks.iter_mut().for_each(|disk| disk.key = DiskKey::provider(keys.key.clone(), None));
         }
         let made = hosts[0].done(&spec, 0, hosts[0].create(&spec));
         let Some(OperationOutcome::Volumes(made)) = made else { panic!("{made:?}") };
@@ -187,7 +207,8 @@ impl Site {
         hosts[0].import(&spec, &writing_guest());
         let how = StartOptions::default();
         hosts[0].done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how });
-        let mut site = Self { hosts, spec, keys, at: 0, generation: 1, attempts: 1, count: b'0' };
+        let (at, generation, attempts, count) = (0, 1, 1, b'0');
+        let mut site = Self { hosts, spec, keys, at, generation, attempts, count, is_separate: true };
         site.begins();
         site
     }
@@ -199,6 +220,12 @@ impl Site {
     /// The index of a source or target.
     fn index(&self, end: usize) -> usize {
         if end == SOURCE { self.at } else { 1 - self.at }
+    }
+
+    /// The VM, with its place on a host.
+    fn spec_on(&self, host: usize) -> VmSpec {
+        let of = if self.is_separate { host } else { 0 };
+        VmSpec { datastore: self.hosts[of].path("ds"), ..self.spec.clone() }
     }
 
     fn vm(&self, host: usize) -> Option<ObservedVm> {
@@ -235,7 +262,20 @@ impl Site {
     fn offer(&self) -> Offer {
         let outcome = self.hosts[self.at].done(&self.spec, self.generation, OperationKind::Offer);
         let Some(OperationOutcome::Offer(offer)) = outcome else { panic!("{outcome:?}") };
-        *offer
+        Offer { spec: Box::new(self.spec_on(self.index(TARGET))), ..*offer }
+    }
+
+    /// The target fetches the volumes.
+    fn fetch(&self, offer: Offer) -> Operation {
+        let spec = Box::new(self.spec_on(self.at));
+        let request = TicketRequest::Volumes { spec, grants: Vec::new() };
+        let Ticket { ticket, port, .. } = self.hosts[self.at].ticket(&self.spec, request).unwrap();
+        let port = port.unwrap();
+        let from =
+            VolumesElsewhere { address: port.listen, certificate_sha256: port.certificate_sha256, ticket };
+        let handover = HandoverId::random();
+        let fetching = FetchingLive { offer, settings: SETTINGS, handover, from };
+        self.ended(TARGET, OperationKind::FetchLive(Box::new(fetching)))
     }
 
     fn ended(&self, end: usize, kind: OperationKind) -> Operation {
@@ -256,7 +296,16 @@ impl Site {
 
     fn send(&self, port: u16, settings: MigrationSettings) -> Sending {
         let running = strongroom_host::protocol::VmGeneration(self.generation);
-        Sending { running, to: ([127, 0, 0, 1], port).into(), settings, permit: permit() }
+        let to = if self.is_separate { self.target_address() } else { [127, 0, 0, 1].into() };
+        let with_volumes = self.is_separate;
+        Sending { running, to: (to, port).into(), settings, permit: permit(), with_volumes }
+    }
+
+    /// Where the target's relay listens.
+    fn target_address(&self) -> std::net::IpAddr {
+        let address = self.hosts[self.index(TARGET)].path("home/port.address");
+        let address: std::net::SocketAddr = std::fs::read_to_string(address).unwrap().parse().unwrap();
+        address.ip()
     }
 
     fn harm(&mut self, victim: Victim) {
@@ -284,7 +333,18 @@ impl Site {
     fn attempt(&mut self, harm: Option<(Step, Victim)>) -> Decision {
         self.attempts += 1;
         let offer = self.offer();
-        let port = self.receive(offer).unwrap();
+        if self.is_separate {
+            let fetched = self.fetch(offer.clone());
+            assert_eq!(fetched.state, OperationState::Done, "{fetched:?}");
+            self.after(Step::Fetched, harm);
+        }
+        let port = match self.receive(offer) {
+            Ok(port) => port,
+            Err(problem) => {
+                assert!(harm.is_some_and(|(at, _)| at == Step::Fetched), "{problem}");
+                return self.settle(Decision::Prepared.after(Heard::Abandon), harm);
+            }
+        };
         self.after(Step::Received, harm);
         let sent = self.ended(SOURCE, OperationKind::Send(Box::new(self.send(port, SETTINGS))));
         let mut decision = Decision::Prepared;
@@ -321,16 +381,28 @@ impl Site {
             settle(self, TARGET, true);
             settle(self, SOURCE, false);
             settle(self, TARGET, true);
+            self.removes_copy(SOURCE);
             (self.at, self.generation) = (1 - self.at, self.attempts);
             return decision;
         }
         settle(self, TARGET, false);
+        self.removes_copy(TARGET);
         decision = decision.after(Heard::TargetOver);
         assert_eq!(decision, Decision::Aborted);
         self.after(Step::Decided, harm);
         settle(self, SOURCE, true);
         settle(self, SOURCE, true);
         decision
+    }
+
+    /// What a host has of a VM that is not its own goes.
+    fn removes_copy(&self, end: usize) {
+        if self.is_separate {
+            let spec = Box::new(self.spec_on(self.index(end)));
+            let removed = self.ended(end, OperationKind::RemoveCopy { spec });
+            assert_eq!(removed.state, OperationState::Done, "{removed:?}");
+            assert!(is_gone(&self.spec_on(self.index(end)).directory()));
+        }
     }
 
     /// It is listed where it is, and nothing of it is on the other host.
@@ -341,7 +413,7 @@ impl Site {
         let refused = self.hosts[1 - self.at].refused(
             &self.spec,
             self.attempts + 1,
-            OperationKind::Start { spec: Box::new(self.spec.clone()), how: StartOptions::default() },
+            OperationKind::Start { spec: Box::new(self.spec_on(1 - self.at)), how: StartOptions::default() },
         );
         if self.attempts > 1 {
             assert_eq!(refused.code, "left_host");
@@ -400,7 +472,7 @@ fn harmed(site: &mut Site, step: Step, victim: Victim) {
     let is_lost = match victim {
         Victim::Hostd(_) => None,
         Victim::Qemu(end) => Some(end),
-        Victim::Supervisor(SOURCE) => (step != Step::Received).then_some(SOURCE),
+        Victim::Supervisor(SOURCE) => (step > Step::Received).then_some(SOURCE),
         Victim::Supervisor(end) => Some(end),
     };
     if let Some(end) = is_lost
@@ -410,7 +482,7 @@ fn harmed(site: &mut Site, step: Step, victim: Victim) {
         until("it is off", || site.vm(site.at).is_some_and(|vm| vm.power.is_off()).then_some(()));
         site.attempts += 1;
         site.generation = site.attempts;
-        let (spec, how) = (Box::new(site.spec.clone()), StartOptions::default());
+        let (spec, how) = (Box::new(site.spec_on(site.at)), StartOptions::default());
         site.hosts[site.at].done(&site.spec, site.generation, OperationKind::Start { spec, how });
         let said = Site::said(site.count);
         let mut console = until("the guest answers", || {
@@ -424,6 +496,50 @@ fn harmed(site: &mut Site, step: Step, victim: Victim) {
     }
     site.is_in_one_place();
     site.works();
+}
+
+/// Its hosts share nothing: the volumes move with it, under its guest.
+pub fn with_volumes() {
+    let mut site = Site::separate();
+    site.works();
+    for _ in 0..3 {
+        assert_eq!(site.attempt(None), Decision::Committed);
+        site.is_in_one_place();
+        site.works();
+        let now = site.vm(site.at).unwrap();
+        assert_eq!((now.power, now.supervisor_deaths), (PowerState::Running, 0));
+    }
+    // It starts from what it has there.
+    let stop = OperationKind::Stop { force: true, timeout_s: 0 };
+    site.hosts[site.at].done(&site.spec, site.generation, stop);
+    (site.attempts, site.generation) = (site.attempts + 1, site.attempts + 1);
+    let (spec, how) = (Box::new(site.spec_on(site.at)), StartOptions::default());
+    site.hosts[site.at].done(&site.spec, site.generation, OperationKind::Start { spec, how });
+    let said = Site::said(site.count);
+    until("the guest answers", || site.console().is_answered("r", &said).then_some(()));
+}
+
+pub fn few_are_killed_with_volumes() {
+    let mut site = Site::separate();
+    site.works();
+    harmed(&mut site, Step::Fetched, Victim::Supervisor(TARGET));
+    harmed(&mut site, Step::Received, Victim::Hostd(SOURCE));
+    harmed(&mut site, Step::Sent, Victim::Qemu(TARGET));
+    harmed(&mut site, Step::Sent, Victim::Hostd(TARGET));
+}
+
+pub fn all_are_killed_with_volumes() {
+    let mut site = Site::separate();
+    site.works();
+    for step in [Step::Fetched, Step::Received, Step::Sent, Step::TakenUp, Step::Decided] {
+        for end in [SOURCE, TARGET] {
+            for victim in [Victim::Hostd(end), Victim::Supervisor(end), Victim::Qemu(end)] {
+                harmed(&mut site, step, victim);
+                // The guest counts in one digit.
+                site.count = site.count.min(b'z');
+            }
+        }
+    }
 }
 
 pub fn few_are_killed() {

@@ -1,5 +1,7 @@
 //! A host in a directory, with its hostd in a process of its own.
 
+mod port;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -84,8 +86,8 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
             let notes = Arc::new(Unnoted);
             let storage = StorageProgram { path: this.clone(), arguments: vec!["storage".into()] };
             let relay = RelayProgram { path: this, arguments: vec!["relay".into()] };
-            let options =
-                daemon::Options { home, notes, run, supervisor, storage, relay, launcher, port: None };
+            let port = port::of(&home);
+            let options = daemon::Options { home, notes, run, supervisor, storage, relay, launcher, port };
             let runtime = Runtime::new().unwrap();
             runtime.block_on(daemon::run(options, std::future::pending())).map_err(|error| error.to_string())
         }
@@ -176,7 +178,16 @@ impl Host {
         Self::start_as(Some(VmId::random().to_string()))
     }
 
+    /// A host with a port, at which others get what it has.
+    pub fn start_with_port() -> Self {
+        Self::start_prepared(None, port::make)
+    }
+
     fn start_as(boot: Option<String>) -> Self {
+        Self::start_prepared(boot, |_| {})
+    }
+
+    fn start_prepared(boot: Option<String>, prepare: impl FnOnce(&Path)) -> Self {
         let scratch = tempfile::Builder::new().prefix("sr-host-").tempdir_in("/tmp").unwrap();
         let client = Client::new(scratch.path().join("run/hostd/control.sock"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -193,6 +204,7 @@ impl Host {
         let config =
             format!(r#"{{"format":1,"name":"host1","boot_directories":[{boot:?}],"crypto_safe":"advised"}}"#);
         std::fs::write(host.path("home/host.json"), config).unwrap();
+        prepare(&host.path("home"));
         host.start_hostd();
         host.add_datastore();
         host

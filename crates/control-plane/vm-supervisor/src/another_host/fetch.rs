@@ -10,14 +10,14 @@ use std::time::Duration;
 use serde::Deserialize;
 use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{
-    DatastoreError, LayerDigest, LayerPart, LayerPiece, LayerRecord, LayerSource, LeftThere, RelocateOptions,
-    RelocateProgress, SentVolume, TakePiece, begin_arrival, describe, withdraw,
+    ArrivingVolume, DatastoreError, InUse, LayerDigest, LayerPart, LayerPiece, LayerRecord, LayerSource,
+    LeftThere, RelocateOptions, RelocateProgress, SentVolume, TakePiece, begin_arrival, describe, withdraw,
 };
 use strongroom_host::protocol::{
     DiskKind, GuestWelcome, OwnVolume, Problem, ProblemBody, Progress, ProgressUnit, VmSpec,
 };
 use strongroom_host::vm_directory::VmRecord;
-use strongroom_streams::{GivenVolume, VolumeTaker, VolumesError};
+use strongroom_streams::{GivenVolume, LayerTaken, RestPart, VolumeTaker, VolumesError};
 
 use super::{CONFIGURATION, MovingVolume, check_moves};
 use crate::keys::VmKeys;
@@ -28,7 +28,7 @@ const WELCOME_WITHIN: Duration = Duration::from_secs(120);
 /// The longest line in which it does, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-type Taker = VolumeTaker<UnixStream, UnixStream>;
+pub(super) type Taker = VolumeTaker<UnixStream, UnixStream>;
 
 /// Fetches the volumes of a VM into the directory `staged`. What an earlier attempt has left there
 /// is used where it is the same. An error of `tell` ends it. Returns the VM's record, with its
@@ -45,16 +45,38 @@ pub fn fetch(
     mut tell: impl FnMut(Progress) -> Result<(), Problem>,
 ) -> Result<VmRecord, Problem> {
     check_moves(spec)?;
+    let mut taker = begin(from)?;
+    let record = record(&mut taker, spec)?;
+    let names = names(spec, &record);
+    fetch_all(keys, spec, staged, &names, &mut taker, &mut tell)?;
+    taker.end().map_err(way_problem)?;
+    Ok(record)
+}
+
+/// Waits until the other host gives the volumes.
+pub(super) fn begin(from: UnixStream) -> Result<Taker, Problem> {
     from.set_nonblocking(false).map_err(Problem::system)?;
     from.set_read_timeout(Some(WELCOME_WITHIN)).map_err(Problem::system)?;
     welcomed(&from)?;
     // A layer may have long stretches that are read there, and nothing passes.
     from.set_read_timeout(None).map_err(Problem::system)?;
-    let mut taker = VolumeTaker::new(from.try_clone().map_err(Problem::system)?, from);
-    let record = record(&mut taker, spec)?;
-    let names = names(spec, &record);
+    Ok(VolumeTaker::new(from.try_clone().map_err(Problem::system)?, from))
+}
+
+/// The name of a volume, and whether the VM needs it.
+type Named = (String, bool);
+
+/// Fetches volumes that no process uses.
+pub(super) fn fetch_all(
+    keys: &VmKeys,
+    spec: &VmSpec,
+    staged: &Path,
+    names: &[Named],
+    taker: &mut Taker,
+    tell: &mut dyn FnMut(Progress) -> Result<(), Problem>,
+) -> Result<(), Problem> {
     let mut all_bytes = 0_u64;
-    for (name, is_needed) in &names {
+    for (name, is_needed) in names {
         match taker.volume(name).map_err(way_problem)? {
             Some(given) => all_bytes = all_bytes.saturating_add(allocated(&given)),
             None if *is_needed => {
@@ -65,7 +87,7 @@ pub fn fetch(
         }
     }
     let mut done_bytes = 0;
-    for (name, _) in &names {
+    for (name, _) in names {
         let Some(moving) = MovingVolume::named(spec, name) else { continue };
         let Some(given) = taker.volume(name).map_err(way_problem)? else { continue };
         let volume_bytes = allocated(&given);
@@ -73,11 +95,10 @@ pub fn fetch(
             tell(Progress::new(done_bytes + bytes.min(volume_bytes), all_bytes, ProgressUnit::Bytes))
         };
         told(0)?;
-        fetch_volume(keys, &moving, &staged.join(name), given, &mut taker, &mut told)?;
+        fetch_volume(keys, &moving, &staged.join(name), given, taker, &mut told)?;
         done_bytes += volume_bytes;
     }
-    taker.end().map_err(way_problem)?;
-    Ok(record)
+    Ok(())
 }
 
 /// Reads the first line: a welcome, or why there is none.
@@ -112,7 +133,7 @@ fn welcomed(mut from: &UnixStream) -> Result<(), Problem> {
 }
 
 /// The VM's record, with the configuration of the order.
-fn record(taker: &mut Taker, spec: &VmSpec) -> Result<VmRecord, Problem> {
+pub(super) fn record(taker: &mut Taker, spec: &VmSpec) -> Result<VmRecord, Problem> {
     let text = taker.file(CONFIGURATION).map_err(way_problem)?;
     let text =
         text.ok_or_else(|| Problem::new("no_such_vm", format!("the other host has no VM {}", spec.name)))?;
@@ -131,7 +152,7 @@ fn record(taker: &mut Taker, spec: &VmSpec) -> Result<VmRecord, Problem> {
 }
 
 /// The names of the volumes, and whether the VM needs them.
-fn names(spec: &VmSpec, record: &VmRecord) -> Vec<(String, bool)> {
+fn names(spec: &VmSpec, record: &VmRecord) -> Vec<Named> {
     let disks = spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data);
     let disks = disks.map(|disk| (disk.name.to_string(), true));
     let is_known = |own: OwnVolume| spec.known_volume(own).is_some();
@@ -139,10 +160,16 @@ fn names(spec: &VmSpec, record: &VmRecord) -> Vec<(String, bool)> {
     let lasting = spec.lasting_volumes().map(|own| (own.name(), is_known(own)));
     // There is one once the VM was started.
     let console = std::iter::once((OwnVolume::Console.name(), is_known(OwnVolume::Console)));
+    disks.chain(lasting).chain(console).chain(names_of_record(record)).collect()
+}
+
+/// The volumes that a VM has beside those of its configuration: its dumps, and the memories of its
+/// snapshots. Nobody changes them.
+pub(super) fn names_of_record(record: &VmRecord) -> Vec<Named> {
     let dumps = record.dumps.iter().map(|dump| (OwnVolume::Dump(dump.number).name(), true));
     let with_memory = record.snapshots.list.iter().filter(|snapshot| snapshot.memory.is_some());
     let memories = with_memory.map(|snapshot| (OwnVolume::SnapshotMemory(snapshot.id).name(), true));
-    disks.chain(lasting).chain(console).chain(dumps).chain(memories).collect()
+    dumps.chain(memories).collect()
 }
 
 fn allocated(given: &GivenVolume) -> u64 {
@@ -159,21 +186,14 @@ fn fetch_volume(
 ) -> Result<(), Problem> {
     let kek = moving.hold_key(keys, place)?;
     let options = moving.options(kek.as_deref());
-    if !is_gone(place) {
-        // An earlier attempt came as far. Its volume is authenticated, and compared once more.
-        let any = RelocateOptions { least_generation: 0, ..options };
-        withdraw(place, describe(place)?.descriptor.volume, &any)?;
-    }
-    let sent =
-        SentVolume { descriptor: given.descriptor, allocated_bytes: given.layers.into_iter().collect() };
-    let mut arriving = begin_arrival(place, sent, moving.volume, &options)?;
+    let mut arriving = begin_volume(moving, place, given, InUse::No, &options)?;
     let stop = AtomicBool::new(false);
     let mut watch = Watch::new(&stop);
     let mut report = |progress: RelocateProgress| {
         watch.look(|| tell(progress.done_bytes).err());
         if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let mut source = Elsewhere { taker, place, trouble: None };
+    let mut source = Elsewhere::asked(taker, place);
     let copied = arriving.copy(&mut source, &mut report);
     match (copied, source.trouble, watch.halted) {
         (Ok(Some(_)), _, _) => Ok(arriving.take_place().map(drop)?),
@@ -184,12 +204,49 @@ fn fetch_volume(
     }
 }
 
+/// Begins to receive a volume, or goes on with what an earlier attempt has left.
+pub(super) fn begin_volume<'k>(
+    moving: &MovingVolume<'_>,
+    place: &Path,
+    given: GivenVolume,
+    in_use: InUse,
+    options: &RelocateOptions<'k>,
+) -> Result<ArrivingVolume<'k>, Problem> {
+    if !is_gone(place) {
+        // An earlier attempt came as far. Its volume is authenticated, and compared once more.
+        let any = RelocateOptions { least_generation: 0, ..*options };
+        withdraw(place, describe(place)?.descriptor.volume, &any)?;
+    }
+    Ok(begin_arrival(place, sent(given), in_use, moving.volume, options)?)
+}
+
+/// A volume as the other host has it.
+pub(super) fn sent(given: GivenVolume) -> SentVolume {
+    SentVolume { descriptor: given.descriptor, allocated_bytes: given.layers.into_iter().collect() }
+}
+
 /// The layers on the other host.
-struct Elsewhere<'a> {
+pub(super) struct Elsewhere<'a> {
     taker: &'a mut Taker,
     place: &'a Path,
+    /// Whether the layers are asked for, or follow unasked.
+    follows: bool,
     /// Why reading has failed, other than by what was read.
-    trouble: Option<VolumesError>,
+    pub trouble: Option<VolumesError>,
+    /// A layer still changes there, which has ended the copy.
+    pub changes: bool,
+}
+
+impl<'a> Elsewhere<'a> {
+    /// Layers that are asked for.
+    pub fn asked(taker: &'a mut Taker, place: &'a Path) -> Self {
+        Self { taker, place, follows: false, trouble: None, changes: false }
+    }
+
+    /// Layers of the rest, which follow unasked.
+    pub fn following(taker: &'a mut Taker, place: &'a Path) -> Self {
+        Self { follows: true, ..Self::asked(taker, place) }
+    }
 }
 
 /// An error of the way, or of what takes the pieces.
@@ -211,6 +268,7 @@ impl LayerSource for Elsewhere<'_> {
         left_there: Option<&mut LeftThere<'_>>,
         take: &mut TakePiece<'_>,
     ) -> Result<Option<LayerDigest>, DatastoreError> {
+        let left_there = left_there.filter(|_| !self.follows);
         let left_there = match left_there.map(|left_there| left_there()).transpose()? {
             Some(None) => return Ok(None),
             Some(Some(digest)) => Some(*digest.bytes()),
@@ -218,13 +276,26 @@ impl LayerSource for Elsewhere<'_> {
         };
         let not_received =
             |reason: String| DatastoreError::NotReceived { path: self.place.to_owned(), reason };
-        let taken = self.taker.layer(layer.id, left_there.as_ref(), &mut |part, offset, content| {
+        let mut piece = |part: u8, offset: u64, content: &[u8]| {
             let part =
                 LayerPart::of_number(part).ok_or(VolumesError::Malformed("no layer has such a part"))?;
             take(&LayerPiece { part, offset, content }).map_err(Failed::Volume)
-        });
+        };
+        let taken = match self.follows {
+            false => self.taker.layer(layer.id, left_there.as_ref(), &mut piece),
+            true => match self.taker.rest_part() {
+                Ok(RestPart::Layer(follows)) if follows == layer.id => self.taker.content(&mut piece),
+                Ok(_) => Err(VolumesError::Malformed("another layer follows").into()),
+                Err(error) => Err(error.into()),
+            },
+        };
         match taken {
-            Ok(digest) => Ok(digest.map(LayerDigest::from_bytes)),
+            Ok(LayerTaken::Whole(digest)) => Ok(Some(LayerDigest::from_bytes(digest))),
+            Ok(LayerTaken::Changes) => {
+                self.changes = true;
+                Ok(None)
+            }
+            Ok(LayerTaken::Ended) => Ok(None),
             Err(Failed::Volume(error)) => Err(error),
             Err(Failed::Way(error)) => {
                 let failed = not_received(error.to_string());
@@ -236,7 +307,7 @@ impl LayerSource for Elsewhere<'_> {
 }
 
 /// A way that is broken can be tried again, and what the other host refuses it says itself.
-fn way_problem(error: VolumesError) -> Problem {
+pub(super) fn way_problem(error: VolumesError) -> Problem {
     let code = match &error {
         VolumesError::BrokeOff(_) => "broke_off",
         VolumesError::Malformed(_) | VolumesError::Refused(_) => "not_given",

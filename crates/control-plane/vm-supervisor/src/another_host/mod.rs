@@ -1,16 +1,20 @@
-//! The volumes of a VM that is off move to another host, which makes the VM of them there.
+//! The volumes of a VM move to another host, which makes the VM of them there.
 //!
 //! | file | what |
 //! |---|---|
 //! | `give` | the host that has them answers questions |
+//! | `give_beside` | the same, beside a guest that runs |
 //! | `fetch` | the host that gets them asks, and makes the VM's directory |
+//! | `fetch_beside` | the same, while the guest runs on the other host |
 //!
 //! Layers pass as they are stored, so nothing is decrypted. The host that gets them believes the
 //! configuration of its order, the keys, and what the two say about the volumes; of the other host
 //! it takes the lists of dumps and snapshots, which the VM's directory has.
 
 mod fetch;
+mod fetch_beside;
 mod give;
+mod give_beside;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +29,9 @@ use crate::own_volume::{LOCK_WAIT, protection};
 use crate::volumes::VolumeError;
 
 pub use fetch::fetch;
+pub use fetch_beside::{FetchesBeside, fetch_beside};
 pub use give::give;
+pub use give_beside::GivenBeside;
 
 /// The name by which the VM's configuration is asked for.
 const CONFIGURATION: &str = "vm.json";
@@ -55,6 +61,11 @@ impl<'a> MovingVolume<'a> {
         let known = spec.known_volumes().into_iter().find(|known| known.name == name);
         let (volume, least_generation) = known.map_or((None, 0), |k| (Some(k.volume), k.least_generation));
         Some(Self { volume, least_generation, key })
+    }
+
+    /// A volume that a worker serves.
+    fn served(disk: &'a Disk) -> Self {
+        Self { volume: disk.volume, least_generation: disk.least_generation, key: &disk.key }
     }
 
     /// Holds its key.

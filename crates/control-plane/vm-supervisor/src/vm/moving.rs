@@ -8,6 +8,8 @@
 //! hostd decides each step, and records it first. A worker whose volume is closed keeps QEMU's
 //! session: QEMU before 9.1 does not connect again for a device that is not started.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
@@ -16,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use strongroom_host::orders::{Report, RunTask};
 use strongroom_host::protocol::{
-    MigrationSettings, OffReason, Passing, PowerState, Problem, Progress, ProgressUnit, VmReason, VmSpec,
-    check_moves_live,
+    KnownVolume, MigrationSettings, OffReason, Passing, PowerState, Problem, Progress, ProgressUnit,
+    VmReason, VmSpec, VolumeFacts, check_moves_live,
 };
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_hypervisor::qmp::{MigrationPhase, MigrationProgress};
@@ -25,15 +27,17 @@ use strongroom_hypervisor::{Monitor, RunDirectory};
 use strongroom_worker::supervise::LimitPage;
 
 use super::activity::Activity;
-use super::{Event, Vm, now_and_then};
+use super::{Event, Vm, dump, now_and_then, snapshots};
+use crate::another_host::GivenBeside;
 use crate::door::Connection;
 use crate::keys::VmKeys;
 use crate::machine::Machine;
 use crate::memory::make_disks_durable;
+use crate::rekey::reencryption::merge_new_top;
 use crate::serial::Serial;
 use crate::starter::Starter;
-use crate::starting::{AwaitingDisk, keep_served, record_start};
-use crate::transfer::{qmp_problem, system_problem};
+use crate::starting::{Arriving, AwaitingDisk, VolumeSource, keep_served, record_start};
+use crate::transfer::{only_socket, qmp_problem, system_problem};
 use crate::volumes::{ServedVolume, VolumeHost};
 
 /// The interval between queries.
@@ -63,8 +67,9 @@ enum Stage {
     AboutToSwitch,
     /// The volumes are closed, or being closed. The workers keep QEMU's sessions.
     Closed(Vec<AwaitingDisk>),
-    /// The memory comes. The workers wait for their volumes.
-    Coming(Vec<AwaitingDisk>),
+    /// The memory comes. The workers wait for their volumes, which come, too, or are at a place that
+    /// both hosts reach.
+    Coming(Vec<AwaitingDisk>, Option<Arriving>),
     /// The volumes are being opened. Then the guest goes on at once, if that was decided.
     TakingUp { goes_on: bool },
     /// The guest could go on.
@@ -78,19 +83,28 @@ pub enum MoveStep {
     Sent(Result<(), Problem>),
     /// The rest was sent, or not.
     SwitchedOver(Result<(), Problem>),
-    /// The volumes are open, each with the number of its socket.
-    TakenUp(Result<Vec<(usize, ServedVolume)>, Problem>),
+    /// The volumes are open.
+    TakenUp(Result<TakenUp, Problem>),
+}
+
+/// Volumes that are open.
+#[derive(Debug)]
+pub struct TakenUp {
+    /// Each with the number of its socket.
+    served: Vec<(usize, ServedVolume)>,
+    /// What they are, if they came from another host.
+    arrived: Vec<VolumeFacts>,
 }
 
 impl Moving {
     /// A VM that comes, whose workers wait for their volumes.
-    pub(super) fn coming(awaiting: Vec<AwaitingDisk>) -> Self {
-        Self { stage: Stage::Coming(awaiting), asked_by: None, owner: None }
+    pub(super) fn coming(awaiting: Vec<AwaitingDisk>, arriving: Option<Arriving>) -> Self {
+        Self { stage: Stage::Coming(awaiting, arriving), asked_by: None, owner: None }
     }
 
     #[cfg(test)]
     pub(super) fn for_tests() -> Self {
-        Self::coming(Vec::new())
+        Self::coming(Vec::new(), None)
     }
 
     /// Keeps the worker of a volume that was closed.
@@ -101,8 +115,12 @@ impl Moving {
     }
 
     fn answer(&mut self, problem: Option<Problem>) {
+        self.answer_of_volumes(problem, Vec::new());
+    }
+
+    fn answer_of_volumes(&mut self, problem: Option<Problem>, known: Vec<KnownVolume>) {
         if let Some((connection, request)) = self.asked_by.take() {
-            connection.send(&Report::answer(request, problem));
+            connection.send(&Report::Answer { id: request, problem, known });
         }
     }
 }
@@ -113,15 +131,63 @@ impl Vm {
         self.activity.moving().is_some_and(|moving| !matches!(moving.stage, Stage::Sending(_)))
     }
 
+    /// Begins to give the volumes to the host that the VM moves to. What was given to an earlier
+    /// connection counts no more.
+    pub(super) fn give_volumes(&mut self, files: Vec<OwnedFd>, known: &[KnownVolume]) -> Result<(), Problem> {
+        self.machine()?;
+        self.activity.allow_another()?;
+        check_moves_live(&self.task.spec)?;
+        self.check_volumes()?;
+        self.learn(known)?;
+        let client = UnixStream::from(only_socket(files)?);
+        self.given = None;
+        let spec = self.task.spec.as_ref().clone();
+        self.given = Some(Arc::new(GivenBeside::start(spec, Arc::clone(&self.keys), client)?));
+        Ok(())
+    }
+
+    /// Gives the start of a VM that comes a connection to its volumes. Answered when nearly all of
+    /// them is here.
+    pub(super) fn fetch_volumes(
+        &mut self,
+        asked_by: &Connection,
+        request: u64,
+        files: Vec<OwnedFd>,
+    ) -> Result<(), Problem> {
+        if !self.task.incoming.as_ref().is_some_and(|incoming| incoming.with_volumes) {
+            return Err(out_of_turn());
+        }
+        if self.machine.is_some() {
+            // A hostd that was killed asks again.
+            asked_by.send(&Report::answer(request, None));
+            return Ok(());
+        }
+        let from = UnixStream::from(only_socket(files)?);
+        self.start.bring(VolumeSource { number: request, from })?;
+        self.fetching = Some((asked_by.clone(), request));
+        Ok(())
+    }
+
+    pub(super) fn volumes_fetched(&mut self, number: u64, fetched: Result<(), Problem>) {
+        let Some((connection, _)) = self.fetching.take_if(|(_, request)| *request == number) else { return };
+        connection.send(&Report::answer(number, fetched.err()));
+    }
+
     /// Begins to send the memory. Answered when the guest stands still.
     pub(super) fn send_memory(
         &mut self,
         asked_by: &Connection,
         request: u64,
         settings: MigrationSettings,
+        with_volumes: bool,
     ) -> Result<(), Problem> {
         let machine = self.machine()?;
         self.activity.allow_another()?;
+        match &self.given {
+            Some(given) if with_volumes => given.must_go_on()?,
+            None if with_volumes => return Err(out_of_turn()),
+            Some(_) | None => self.given = None,
+        }
         check_moves_live(&self.task.spec)?;
         self.check_memory_can_be_saved()?;
         self.check_volumes()?;
@@ -152,7 +218,7 @@ impl Vm {
                 self.activity = Activity::Idle;
                 self.halt_or_go_on()?;
             }
-            Stage::Closed(_) | Stage::Coming(_) | Stage::TakingUp { .. } | Stage::TakenUp => {
+            Stage::Closed(_) | Stage::Coming(..) | Stage::TakingUp { .. } | Stage::TakenUp => {
                 let message = "the VM's guest has stopped, and another host may have its volumes";
                 return Err(Problem::new("leaving", message));
             }
@@ -195,8 +261,9 @@ impl Vm {
         std::mem::take(&mut self.serial).finish();
         let closing = self.close_volumes(ServedVolume::release);
         let (events, spec) = (self.events.clone(), self.task.spec.clone());
+        let given = self.given.clone();
         let work = move || {
-            let switched = close_and_switch(&closing, &spec, machine.qemu().monitor());
+            let switched = close_and_switch(&closing, &spec, given.as_deref(), machine.qemu().monitor());
             let _ = events.send(Event::Moved(MoveStep::SwitchedOver(switched)));
         };
         thread::Builder::new().name("move".to_owned()).spawn(work).map(drop).map_err(Problem::system)
@@ -208,12 +275,12 @@ impl Vm {
             return Err(out_of_turn());
         };
         let taking_up = Stage::TakingUp { goes_on: false };
-        let awaiting = match std::mem::replace(&mut moving.stage, taking_up) {
-            Stage::Coming(awaiting) => awaiting,
+        let (awaiting, arriving) = match std::mem::replace(&mut moving.stage, taking_up) {
+            Stage::Coming(awaiting, arriving) => (awaiting, arriving),
             // A hostd that was killed asks again.
             Stage::TakenUp => {
                 moving.stage = Stage::TakenUp;
-                asked_by.send(&Report::answer(request, None));
+                asked_by.send(&self.answer_of_volumes(request, None));
                 return Ok(());
             }
             other @ Stage::TakingUp { .. } => {
@@ -226,7 +293,7 @@ impl Vm {
             }
         };
         moving.asked_by = Some((asked_by.clone(), request));
-        self.open_volumes(machine, awaiting, false)
+        self.open_volumes(machine, awaiting, Whence::Elsewhere(arriving))
     }
 
     /// Opens volumes for workers that wait for them, on a thread of its own.
@@ -234,7 +301,7 @@ impl Vm {
         &self,
         machine: Machine,
         awaiting: Vec<AwaitingDisk>,
-        returns: bool,
+        whence: Whence,
     ) -> Result<(), Problem> {
         let work = TakingUp {
             task: self.task.clone(),
@@ -244,10 +311,9 @@ impl Vm {
             limits: Arc::clone(&self.limits),
             events: self.events.clone(),
             machine,
-            returns,
         };
         let take_up = move || {
-            let taken_up = work.run(awaiting);
+            let taken_up = work.run(awaiting, whence);
             let _ = work.events.send(Event::Moved(MoveStep::TakenUp(taken_up)));
         };
         thread::Builder::new().name("move".to_owned()).spawn(take_up).map(drop).map_err(Problem::system)
@@ -268,9 +334,11 @@ impl Vm {
             Stage::Closed(released) => {
                 moving.asked_by = Some((asked_by.clone(), request));
                 let machine = self.machine.clone().ok_or_else(out_of_turn)?;
-                return self.open_volumes(machine, released, true);
+                // It unlocks them, and their last tops are merged when the guest goes on.
+                self.owes_merges = self.given.take().is_some();
+                return self.open_volumes(machine, released, Whence::Here);
             }
-            other @ Stage::Coming(_) => {
+            other @ Stage::Coming(..) => {
                 moving.stage = other;
                 return Err(out_of_turn());
             }
@@ -294,7 +362,9 @@ impl Vm {
 
     fn becomes_one_that_runs(&mut self) -> Result<(), Problem> {
         self.activity = Activity::Idle;
-        self.task.incoming = None;
+        if self.task.incoming.take().is_some_and(|incoming| incoming.with_volumes) {
+            self.owes_merges = true;
+        }
         self.serial = Serial::start(&self.task.spec, &self.keys, &self.starter);
         if self.volumes.iter().any(|volume| volume.ended || volume.observed.restarts > 0) {
             // The guest would wait for it for ever.
@@ -305,17 +375,24 @@ impl Vm {
         self.become_ready()?;
         // From now on another supervisor can take it over.
         self.state.volumes_released = false;
-        self.state.write(&self.run).map_err(Problem::system)
+        self.state.write(&self.run).map_err(Problem::system)?;
+        if std::mem::take(&mut self.owes_merges) {
+            let spec = self.task.spec.clone();
+            let merge = move || merge_new_tops(&spec);
+            thread::Builder::new().name("merges".to_owned()).spawn(merge).map_err(Problem::system)?;
+        }
+        Ok(())
     }
 
     /// A machine that waits for its memory.
-    pub(super) fn await_memory(&mut self, awaiting: Vec<AwaitingDisk>) {
-        self.activity = Activity::Move(Moving::coming(awaiting));
+    pub(super) fn await_memory(&mut self, awaiting: Vec<AwaitingDisk>, arriving: Option<Arriving>) {
+        self.activity = Activity::Move(Moving::coming(awaiting, arriving));
         self.standing.becomes(PowerState::Paused, Some(coming()));
     }
 
     /// Handles the end of a step.
     pub(super) fn moved(&mut self, step: MoveStep) {
+        let mut known = Vec::new();
         let problem = match step {
             MoveStep::Sent(Ok(())) if self.stop.is_some() => {
                 self.move_has_failed(Problem::new("stopping", "the VM is stopping"));
@@ -329,6 +406,10 @@ impl Vm {
                 return;
             }
             MoveStep::Sent(Ok(())) => {
+                if let Some(problem) = self.given.as_ref().and_then(|given| given.begin_closing().err()) {
+                    self.move_has_failed(problem);
+                    return;
+                }
                 if let Some(moving) = self.activity.moving_mut() {
                     moving.stage = Stage::AboutToSwitch;
                 }
@@ -340,15 +421,21 @@ impl Vm {
                 return;
             }
             MoveStep::SwitchedOver(switched) => switched.err(),
-            MoveStep::TakenUp(Ok(served)) => {
+            MoveStep::TakenUp(Ok(TakenUp { served, arrived })) => {
                 for (socket, served) in served {
                     let volume = self.volumes.iter_mut().find(|volume| volume.socket == socket);
                     if let Some(volume) = volume {
                         (volume.served, volume.ended) = (Some(served), false);
                     }
                 }
-                self.taken_up();
-                None
+                match self.learn_of_arrived(&arrived) {
+                    Ok(arrived) => {
+                        known = arrived;
+                        self.taken_up();
+                        None
+                    }
+                    Err(problem) => Some(problem),
+                }
             }
             MoveStep::TakenUp(Err(problem)) => {
                 self.not_taken_up(&problem);
@@ -357,8 +444,19 @@ impl Vm {
         };
         self.tell();
         if let Some(moving) = self.activity.moving_mut() {
-            moving.answer(problem);
+            moving.answer_of_volumes(problem, known);
         }
+    }
+
+    /// The volumes have come with these facts, and with the lists of dumps and snapshots.
+    fn learn_of_arrived(&mut self, arrived: &[VolumeFacts]) -> Result<Vec<KnownVolume>, Problem> {
+        if arrived.is_empty() {
+            return Ok(Vec::new());
+        }
+        let spec = self.task.spec.as_ref().clone().with_facts(arrived);
+        self.configure(&spec)?;
+        (self.dumps, self.snapshots) = (dump::found(&spec), snapshots::found(&spec));
+        Ok(spec.known_volumes())
     }
 
     /// The volumes are open: the guest goes on, if that was decided.
@@ -488,12 +586,16 @@ fn cancel(monitor: &Monitor) -> Result<(), Problem> {
 fn close_and_switch(
     closing: &[Receiver<Result<(), Problem>>],
     spec: &VmSpec,
+    given: Option<&GivenBeside>,
     monitor: &Monitor,
 ) -> Result<(), Problem> {
     for closed in closing {
         closed.recv().map_err(|_| Problem::new("worker", "a volume does not say that it is closed"))??;
     }
     make_disks_durable(spec).map_err(system_problem("make the disks durable"))?;
+    if let Some(given) = given {
+        given.closed();
+    }
     monitor.switch_over().map_err(qmp_problem)?;
     await_completion(monitor)
 }
@@ -535,31 +637,54 @@ struct TakingUp {
     limits: Arc<LimitPage>,
     events: Sender<Event>,
     machine: Machine,
-    /// The VM was leaving, and stays.
-    returns: bool,
+}
+
+/// Whence a guest goes on.
+enum Whence {
+    /// It was leaving, and stays.
+    Here,
+    /// It comes from another host; and so do the volumes, unless both hosts reach them.
+    Elsewhere(Option<Arriving>),
 }
 
 impl TakingUp {
-    fn run(&self, awaiting: Vec<AwaitingDisk>) -> Result<Vec<(usize, ServedVolume)>, Problem> {
+    fn run(&self, awaiting: Vec<AwaitingDisk>, whence: Whence) -> Result<TakenUp, Problem> {
         let monitor = self.machine.qemu().monitor();
-        match self.returns {
-            true => cancel(monitor)?,
-            false => await_completion(monitor)?,
+        let mut task = self.task.clone();
+        let mut arrived = Vec::new();
+        match &whence {
+            Whence::Here => cancel(monitor)?,
+            Whence::Elsewhere(arriving) => {
+                if let Some(arriving) = arriving {
+                    let ended = |_| Problem::new("broke_off", "its volumes do not come any more");
+                    arrived = arriving.recv().map_err(ended)??;
+                    *task.spec = task.spec.with_facts(&arrived);
+                }
+                await_completion(monitor)?;
+            }
         }
         let (run, limits) = (&self.run, &self.limits);
         let host = VolumeHost { keys: &self.keys, starter: &self.starter, run, limits, changed_over: None };
         let mut served = Vec::with_capacity(awaiting.len());
         for AwaitingDisk { socket, disk, standby } in awaiting {
-            let volume = host.open(&self.task.spec, &disk).map_err(|error| error.problem())?;
+            let disk = task.spec.disk(&disk.name).cloned().unwrap_or(disk);
+            let volume = host.open(&task.spec, &disk).map_err(|error| error.problem())?;
             let supervisor =
                 standby.serve(volume).map_err(|error| Problem::new("worker", error.to_string()))?;
             let volume = keep_served(socket, supervisor, &disk, &self.events).map_err(Problem::system)?;
             served.push((socket, volume));
         }
-        if !self.returns {
-            record_start(&self.task, &self.keys)?;
+        if let Whence::Elsewhere(_) = whence {
+            record_start(&task, &self.keys)?;
         }
-        Ok(served)
+        Ok(TakenUp { served, arrived })
+    }
+}
+
+/// Has the tops merged that a move has put on disks.
+fn merge_new_tops(spec: &VmSpec) {
+    for disk in &spec.disks {
+        merge_new_top(&spec.volume_path(&disk.name), disk.least_generation);
     }
 }
 

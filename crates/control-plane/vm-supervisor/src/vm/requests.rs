@@ -46,7 +46,11 @@ impl Vm {
             RequestKind::SetSizes { cpus, memory_bytes } => {
                 (self.set_sizes(connection, id, WantedSizes { cpus, memory: memory_bytes }), true)
             }
-            RequestKind::SendMemory { settings } => (self.send_memory(connection, id, settings), true),
+            RequestKind::GiveVolumes { known } => (self.give_volumes(files, &known), false),
+            RequestKind::FetchVolumes => (self.fetch_volumes(connection, id, files), true),
+            RequestKind::SendMemory { settings, with_volumes } => {
+                (self.send_memory(connection, id, settings, with_volumes), true)
+            }
             RequestKind::SwitchOver => (self.switch_over(connection, id), true),
             RequestKind::TakeUp => (self.take_up(connection, id), true),
             RequestKind::GoOn => (self.go_on(connection, id), true),
@@ -82,6 +86,8 @@ impl Vm {
             | RequestKind::SealDisk { .. }
             | RequestKind::ChangeSnapshots { .. }
             | RequestKind::SnapshotGroup { .. }
+            | RequestKind::GiveVolumes { .. }
+            | RequestKind::FetchVolumes
             | RequestKind::SendMemory { .. }
             | RequestKind::SwitchOver
             | RequestKind::TakeUp

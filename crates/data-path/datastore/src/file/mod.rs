@@ -112,11 +112,12 @@ pub use reencrypt::{
     open_rewrite_beside_on, whole_to_reencrypt,
 };
 pub use relocate::{
-    ArrivingVolume, CopiedVolume, DepartingVolume, LAYER_PIECE_BYTES_MAX, LayerDigest, LayerPart, LayerPiece,
-    LayerSource, LeftThere, LeftToRelocate, RelocateOptions, RelocateProgress, Relocation, RelocationBeside,
-    SentVolume, TakePiece, begin_arrival, begin_departure, begin_relocation, begin_relocation_beside,
-    begin_relocation_beside_on, begin_relocation_on, cancel_relocation, cancel_relocation_on, move_within,
-    remove_former, remove_former_on, withdraw, withdraw_on,
+    ArrivingVolume, CopiedVolume, DepartingBeside, DepartingVolume, InUse, LAYER_PIECE_BYTES_MAX,
+    LayerDigest, LayerPart, LayerPiece, LayerSource, LeftThere, LeftToRelocate, ReadLayer, RelocateOptions,
+    RelocateProgress, Relocation, RelocationBeside, SentVolume, TakePiece, begin_arrival, begin_departure,
+    begin_departure_beside, begin_relocation, begin_relocation_beside, begin_relocation_beside_on,
+    begin_relocation_on, cancel_relocation, cancel_relocation_on, move_within, remove_former,
+    remove_former_on, withdraw, withdraw_on,
 };
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};

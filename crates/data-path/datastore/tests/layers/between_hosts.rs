@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use strongroom_datastore::file::*;
 use strongroom_types::{BLOCK_BYTES, LayerId, VolumeId};
 
-use crate::relocation::{Destination, content, on, options, with_content};
+use crate::relocation::{Destination, content, on, options, with_content, write_blocks};
 use crate::volume::{LOCK_WAIT, MIB, Volume, close_in_order, kek};
 
 /// The way between the hosts: it may lie, or break off.
@@ -90,9 +90,14 @@ fn a_volume_arrives_with_its_snapshots_and_keeps_its_identity() {
         let volume = with_content(volume);
         let (before, files, there) = (volume.descriptor(), content(&volume.path), Destination::on_disk());
         let from = begin_departure(&volume.path, &options(&volume)).unwrap();
-        let mut arriving =
-            begin_arrival(&there.place(), from.sent().clone(), Some(before.volume), &options(&volume))
-                .unwrap();
+        let mut arriving = begin_arrival(
+            &there.place(),
+            from.sent().clone(),
+            InUse::No,
+            Some(before.volume),
+            &options(&volume),
+        )
+        .unwrap();
         assert_eq!(arriving.layers().count(), before.layers.len());
         let copied = arriving.copy(&mut Way::of(&from), &mut on).unwrap().unwrap();
         assert_eq!((copied.layers, copied.shared_layers), (before.layers.len(), 0));
@@ -126,7 +131,7 @@ fn what_was_not_sent_so_is_not_received() {
     ] {
         let there = Destination::new();
         let sent = from.sent().clone();
-        let mut arriving = begin_arrival(&there.place(), sent, None, &options(&volume)).unwrap();
+        let mut arriving = begin_arrival(&there.place(), sent, InUse::No, None, &options(&volume)).unwrap();
         let mut way = Way { lies: Some(lie), ..Way::of(&from) };
         assert_eq!(arriving.copy(&mut way, &mut on).unwrap_err().code(), code, "{lie:?}");
         assert_eq!(arriving.take_place().unwrap_err().code(), "not_copied");
@@ -142,7 +147,8 @@ fn only_the_volume_that_is_expected_arrives() {
     let (right, own) = (volume.descriptor(), options(&volume));
     let there = Destination::new();
     let refused = |sent: SentVolume, id: VolumeId, options: &RelocateOptions<'_>| {
-        let refused = begin_arrival(&there.place(), sent, Some(id), options).map(drop).unwrap_err();
+        let refused =
+            begin_arrival(&there.place(), sent, InUse::No, Some(id), options).map(drop).unwrap_err();
         assert_eq!(there.names(), [""; 0], "{refused}");
         refused.code().to_owned()
     };
@@ -161,9 +167,12 @@ fn only_the_volume_that_is_expected_arrives() {
     // A place that is taken, and a room that is too small.
     let mut large = of(&volume);
     large.allocated_bytes.values_mut().for_each(|bytes| *bytes = u64::MAX / 2);
-    assert_eq!(begin_arrival(&there.place(), large, None, &own).map(drop).unwrap_err().code(), "full");
+    assert_eq!(
+        begin_arrival(&there.place(), large, InUse::No, None, &own).map(drop).unwrap_err().code(),
+        "full"
+    );
     fs::create_dir(there.place()).unwrap();
-    let taken = begin_arrival(&there.place(), of(&volume), None, &own).map(drop).unwrap_err();
+    let taken = begin_arrival(&there.place(), of(&volume), InUse::No, None, &own).map(drop).unwrap_err();
     assert!(matches!(taken, DatastoreError::Exists { .. }), "{taken}");
 }
 
@@ -172,7 +181,8 @@ fn an_attempt_goes_on_with_what_the_last_one_has_left() {
     let volume = with_content(Volume::encrypted(4 * MIB));
     let (before, files, there) = (volume.descriptor(), content(&volume.path), Destination::new());
     let from = begin_departure(&volume.path, &options(&volume)).unwrap();
-    let begin = || begin_arrival(&there.place(), from.sent().clone(), None, &options(&volume)).unwrap();
+    let begin =
+        || begin_arrival(&there.place(), from.sent().clone(), InUse::No, None, &options(&volume)).unwrap();
     let mut all = Way::of(&from);
     begin().copy(&mut all, &mut on).unwrap().unwrap();
     for pieces in 0..all.passed.len() {
@@ -180,12 +190,12 @@ fn an_attempt_goes_on_with_what_the_last_one_has_left() {
         let mut broken = Way { pieces, ..Way::of(&from) };
         let other = Destination::new();
         let mut arriving =
-            begin_arrival(&other.place(), from.sent().clone(), None, &options(&volume)).unwrap();
+            begin_arrival(&other.place(), from.sent().clone(), InUse::No, None, &options(&volume)).unwrap();
         assert_eq!(arriving.copy(&mut broken, &mut on).unwrap_err().code(), "not_received");
         drop(arriving);
         let mut next = Way::of(&from);
         let mut arriving =
-            begin_arrival(&other.place(), from.sent().clone(), None, &options(&volume)).unwrap();
+            begin_arrival(&other.place(), from.sent().clone(), InUse::No, None, &options(&volume)).unwrap();
         arriving.copy(&mut next, &mut on).unwrap().unwrap();
         let of = |way: &Way<'_>, layer| way.passed.iter().filter(|(of, _)| *of == layer).count();
         let has_content = |layer: &LayerId| of(&all, *layer) > 0;
@@ -223,8 +233,92 @@ fn it_ends_when_it_is_asked_to_and_a_volume_in_use_does_not_depart() {
     close_in_order(in_use);
     let from = begin_departure(&volume.path, &options(&volume)).unwrap();
     let there = Destination::new();
-    let mut arriving = begin_arrival(&there.place(), from.sent().clone(), None, &options(&volume)).unwrap();
+    let mut arriving =
+        begin_arrival(&there.place(), from.sent().clone(), InUse::No, None, &options(&volume)).unwrap();
     let ended = arriving.copy(&mut Way::of(&from), &mut |_| ControlFlow::Break(())).unwrap();
     assert_eq!(ended, None);
     assert_eq!(arriving.take_place().unwrap_err().code(), "not_copied");
+}
+
+/// The way of a volume that is in use where it comes from.
+struct Beside<'a, 'v> {
+    from: &'a mut DepartingBeside<'v>,
+    passed: Vec<LayerId>,
+    changes: bool,
+}
+
+impl LayerSource for Beside<'_, '_> {
+    fn read(
+        &mut self,
+        layer: &LayerRecord,
+        left_there: Option<&mut LeftThere<'_>>,
+        take: &mut TakePiece<'_>,
+    ) -> Result<Option<LayerDigest>, DatastoreError> {
+        assert!(left_there.is_none(), "nothing of an earlier attempt is there");
+        self.passed.push(layer.id);
+        match self.from.read(layer.id, take)? {
+            ReadLayer::Whole(digest) => Ok(Some(digest)),
+            ReadLayer::Ended => Ok(None),
+            ReadLayer::Changes => {
+                self.changes = true;
+                Ok(None)
+            }
+        }
+    }
+}
+
+#[test]
+fn of_a_volume_in_use_all_but_the_top_arrives_and_the_rest_when_it_is_closed() {
+    let volume = with_content(Volume::encrypted(4 * MIB));
+    let (before, there) = (volume.descriptor(), Destination::new());
+    let own = options(&volume);
+    let mut from = begin_departure_beside(&volume.path, &own).unwrap();
+    let sent = from.sent().unwrap();
+    let mut arriving = begin_arrival(&there.place(), sent, InUse::Yes, Some(before.volume), &own).unwrap();
+    let all = arriving.left();
+    let mut way = Beside { from: &mut from, passed: Vec::new(), changes: false };
+    let copied = arriving.copy(&mut way, &mut on).unwrap().unwrap();
+    assert_eq!(copied.layers, before.layers.len() - 1, "the top takes writes");
+    assert!(!way.changes && !way.passed.contains(&before.top));
+    assert_eq!(arriving.left().layers, 1);
+    assert!(all.layers == before.layers.len() && all.bytes >= arriving.left().bytes);
+    // The top cannot be read yet, whoever asks for it.
+    let asked = from.read(before.top, &mut |_| Ok(ControlFlow::Continue(()))).unwrap();
+    assert_eq!(asked, ReadLayer::Changes);
+    // Its former top is complete, and only that is copied.
+    write_blocks(&volume, 5);
+    volume.add_layer().unwrap();
+    arriving.renew(from.sent().unwrap(), InUse::Yes).unwrap();
+    let mut way = Beside { from: &mut from, passed: Vec::new(), changes: false };
+    arriving.copy(&mut way, &mut on).unwrap().unwrap();
+    assert_eq!(way.passed, [before.top]);
+    write_blocks(&volume, 6);
+    let closed = from.closed().unwrap();
+    let files = content(&volume.path);
+    assert_eq!(closed.rest().collect::<Vec<_>>(), [volume.descriptor().top]);
+    arriving.forget_others().unwrap();
+    arriving.renew(closed.sent().clone(), InUse::No).unwrap();
+    let mut way = Way::of(&closed);
+    assert_eq!(arriving.copy(&mut way, &mut on).unwrap().unwrap().layers, 1);
+    arriving.take_place().unwrap();
+    assert_eq!(content(&there.place()), files);
+}
+
+#[test]
+fn a_volume_that_is_still_used_or_is_older_than_it_was_takes_no_place() {
+    let volume = with_content(Volume::encrypted(2 * MIB));
+    let own = options(&volume);
+    let from = begin_departure_beside(&volume.path, &own).unwrap();
+    let early = from.sent().unwrap();
+    volume.add_layer().unwrap();
+    let there = Destination::new();
+    let mut arriving = begin_arrival(&there.place(), from.sent().unwrap(), InUse::Yes, None, &own).unwrap();
+    assert_eq!(arriving.renew(early, InUse::No).unwrap_err().code(), "rolled_back");
+    let other = Volume::encrypted(2 * MIB).and_layers(9);
+    let sent = begin_departure_beside(&other.path, &options(&other)).unwrap().sent().unwrap();
+    assert_eq!(arriving.renew(sent, InUse::No).unwrap_err().code(), "other_volume");
+    let closed = from.closed().unwrap();
+    arriving.copy(&mut Way::of(&closed), &mut on).unwrap().unwrap();
+    assert_eq!(arriving.take_place().unwrap_err().code(), "not_copied");
+    assert!(!there.place().exists());
 }

@@ -72,7 +72,7 @@ pub fn with_content(volume: Volume) -> Volume {
 }
 
 /// Puts something into all files of the top, past what would verify it: a move looks at nothing.
-fn write_blocks(volume: &Volume, fill: u8) {
+pub fn write_blocks(volume: &Volume, fill: u8) {
     let top = volume.descriptor().top;
     for part in ["layer", "tags2", "discards"] {
         let Ok(file) = fs::File::options().write(true).open(volume.file(part, top)) else { continue };

@@ -1,7 +1,9 @@
 //! Copies a volume to another datastore: one that nobody serves, and, in [`served`], most of one
-//! that another process serves. [`sessions`] takes the clients of such a volume to its new place.
-//! `datastore/file/relocate` has the steps of a move, and what its caller must do between them.
+//! that another process serves. [`sessions`] takes the clients of such a volume to its new place,
+//! and [`departing`] reads one for another host. `datastore/file/relocate` has the steps of a move, and what its caller must do between them.
 
+mod departing;
+mod rounds;
 mod served;
 mod sessions;
 
@@ -17,6 +19,8 @@ use crate::complete;
 use crate::merge::MergeError;
 use crate::transfer::TransferError;
 
+pub use self::departing::ServedDeparture;
+pub use self::rounds::Rounds;
 pub use self::served::{ServedCopy, copy_served};
 pub use self::sessions::{ChangedPlace, NotMoved, NotServed, PARKED_MAX, PlaceKeeper};
 

@@ -9,34 +9,21 @@
 //! round leaves a layer, which a later merge removes.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use strongroom_datastore::file::{
-    CHAIN_LAYERS_MAX, CopiedVolume, DatastoreError, LeftToRelocate, RelocateOptions, RelocateProgress,
-    Relocation, RelocationBeside, begin_relocation_beside, describe,
+    CopiedVolume, LeftToRelocate, RelocateOptions, RelocateProgress, Relocation, RelocationBeside,
+    begin_relocation_beside, describe,
 };
-use strongroom_types::LayerId;
 
+use super::rounds::{Rounds, has_grown, has_layers_free, keeps_changing, put_new_top};
 use super::{copy_rest, settle};
-use crate::beside::{ANSWER_WITHIN, Beside, Patience, ServedError, ServedVolume};
-use crate::control::{Answer, Client, ControlError, Request};
+use crate::beside::{Beside, Patience, ServedError, ServedVolume};
+use crate::control::Client;
 use crate::merge::MergeError;
 use crate::pace::Throttle;
 use crate::transfer::TransferError;
-
-/// So little is copied in a fraction of a second, with the clients away.
-const LITTLE_BYTES: u64 = 32 << 20;
-
-/// A round that leaves more than this part of what the one before has left is the last: clients
-/// write as fast as it is copied.
-const SHRINKS_TO: f64 = 0.8;
-
-/// The most rounds. Each leaves a layer.
-const ROUNDS_MAX: usize = 8;
-
-/// Layers that a chain keeps free: snapshots are made meanwhile, and afterwards.
-const LAYERS_FREE: usize = 8;
 
 /// Whether the volume is still served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,17 +59,13 @@ pub fn copy_served<'a>(
     let beside = begin_relocation_beside(served.path, to, options)?;
     let left = beside.left()?;
     let mut copy = ServedCopy { served, options: *options, beside, copied: CopiedVolume::default(), left };
-    for _ in 0..ROUNDS_MAX {
-        let before = copy.left.bytes;
-        if copy.round_unless_ended(throttle, stop, report)? == Exposure::Ended {
-            break;
-        }
-        let is_little = copy.left.bytes <= LITTLE_BYTES;
-        if is_little || copy.left.bytes as f64 > before as f64 * SHRINKS_TO || !copy.has_layers_free()? {
-            break;
+    let mut rounds = Rounds::before(copy.left.bytes);
+    loop {
+        let ended = copy.round_unless_ended(throttle, stop, report)? == Exposure::Ended;
+        if ended || !rounds.go_on(copy.left.bytes) || !has_layers_free(served.path)? {
+            return Ok(copy);
         }
     }
-    Ok(copy)
 }
 
 impl<'a> ServedCopy<'a> {
@@ -106,9 +89,9 @@ impl<'a> ServedCopy<'a> {
         stop: &AtomicBool,
         report: &mut dyn FnMut(RelocateProgress),
     ) -> Result<(), ServedError> {
-        let before = self.left.bytes.max(LITTLE_BYTES);
+        let before = self.left.bytes;
         self.left = self.beside.left()?;
-        if self.left.bytes > 2 * before && self.has_layers_free()? {
+        if has_grown(before, self.left.bytes) && has_layers_free(self.served.path)? {
             self.round_unless_ended(throttle, stop, report)?;
         }
         Ok(())
@@ -162,13 +145,7 @@ impl<'a> ServedCopy<'a> {
         let LeftToRelocate { layers: left_layers, bytes: left_bytes } = self.left;
         let before = RelocateProgress { done_bytes: self.copied.read_bytes, left_bytes, left_layers };
         let mut patience = Patience::new(served.path, stop, before, report, keeps_changing);
-        let over = describe(served.path)?.descriptor.top;
-        loop {
-            match patience.on(served.put_top(over, self.options.least_generation))? {
-                Some(true) => break,
-                Some(false) | None => patience.pause()?,
-            }
-        }
+        put_new_top(served, self.options.least_generation, &mut patience)?;
         let mut pace = Beside::new(served, throttle, stop);
         loop {
             let done_bytes = self.copied.read_bytes;
@@ -189,29 +166,6 @@ impl<'a> ServedCopy<'a> {
             patience.pause()?;
         }
     }
-
-    fn has_layers_free(&self) -> Result<bool, DatastoreError> {
-        let chain = describe(self.served.path)?.descriptor.chain().count();
-        Ok(chain + LAYERS_FREE <= CHAIN_LAYERS_MAX)
-    }
-}
-
-impl ServedVolume<'_> {
-    /// Has a new top put on a layer that takes the writes. Returns whether what is below is
-    /// complete.
-    fn put_top(&self, over: LayerId, least_generation: u64) -> Result<bool, ServedError> {
-        let Some(client) = Client::connect_to(self.path, self.supervisor)? else {
-            return Err(keeps_changing(self.path.to_owned(), String::new()).into());
-        };
-        match client.ask(Request::NewTop { over, least_generation }, ANSWER_WITHIN)? {
-            Answer::NewTop { is_ready, .. } => Ok(is_ready),
-            other => Err(ControlError::of_answer(self.path, other).into()),
-        }
-    }
-}
-
-fn keeps_changing(path: PathBuf, _reason: String) -> DatastoreError {
-    DatastoreError::KeepsChanging { path }
 }
 
 fn sum(one: CopiedVolume, other: CopiedVolume) -> CopiedVolume {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use strongroom_host::migration::{Place, Stay};
 use strongroom_host::protocol::{
-    Offer, OperationKind, OperationOutcome, OperationRequest, PowerState, Problem, Receiving, RunningMachine,
-    Sending, VmGeneration,
+    FetchingLive, Offer, OperationKind, OperationOutcome, OperationRequest, PowerState, Problem, Receiving,
+    RunningMachine, Sending, VmGeneration,
 };
 use strongroom_types::VmId;
 use uuid::Uuid;
@@ -25,6 +25,14 @@ struct Attempt {
     is_released: bool,
     /// Whether the target has opened them.
     is_taken_up: bool,
+    /// Whether it has fetched them.
+    with_volumes: bool,
+}
+
+impl Attempt {
+    fn begun(generation: VmGeneration, with_volumes: bool) -> Self {
+        Self { generation, memory: None, is_released: false, is_taken_up: false, with_volumes }
+    }
 }
 
 /// The port of every relay.
@@ -52,8 +60,28 @@ impl HostInside {
                 let (paused, spec) = (vm.power == PowerState::Paused, Box::new(vm.spec.clone()));
                 Ok(Some(OperationOutcome::Offer(Box::new(Offer { machine, paused, spec }))))
             }
+            OperationKind::FetchLive(fetching) => {
+                let FetchingLive { offer, handover, .. } = &**fetching;
+                if !self.datastores.contains_key(&offer.spec.datastore) {
+                    self.violations.push(format!("{} comes to no datastore of this host", offer.spec.name));
+                }
+                if self.vms.get(&id).is_none_or(|vm| vm.power.is_off()) {
+                    self.stay(id, attempt, Place::Coming)?;
+                }
+                self.fetch(id, request, &offer.spec, *handover)?;
+                if let Some(vm) = self.vms.get_mut(&id) {
+                    (vm.generation, vm.power) = (attempt.0, PowerState::Starting);
+                }
+                passing.insert(id, Attempt::begun(attempt, true));
+                Ok(None)
+            }
             OperationKind::Receive(receiving) => {
                 let Receiving { offer, .. } = &**receiving;
+                if passing.get(&id).is_some_and(|known| known.generation == attempt && known.with_volumes)
+                    && self.vms.get(&id).is_some_and(|vm| !vm.power.is_off())
+                {
+                    return Ok(Some(OperationOutcome::Listening(([127, 0, 0, 1], PORT).into())));
+                }
                 if self.vms.get(&id).is_some_and(|vm| !vm.power.is_off()) {
                     return Err(Problem::new("running", "it is here"));
                 }
@@ -62,10 +90,7 @@ impl HostInside {
                 }
                 self.take_grants(&request.grants, &offer.spec)?;
                 self.stay(id, attempt, Place::Coming)?;
-                passing.insert(
-                    id,
-                    Attempt { generation: attempt, memory: None, is_released: false, is_taken_up: false },
-                );
+                passing.insert(id, Attempt::begun(attempt, false));
                 let vm = FakeVm {
                     generation: attempt.0,
                     power: PowerState::Starting,
@@ -75,7 +100,7 @@ impl HostInside {
                 Ok(Some(OperationOutcome::Listening(([127, 0, 0, 1], PORT).into())))
             }
             OperationKind::Send(sending) => {
-                let Sending { running, to, .. } = &**sending;
+                let Sending { running, to, with_volumes, .. } = &**sending;
                 let leaving = Stay { generation: attempt, place: Place::Leaving };
                 if self.residences.get(&id) == Some(&leaving) {
                     return Err(Problem::new("leaving", "it is leaving, in a sending that was interrupted"));
@@ -86,6 +111,9 @@ impl HostInside {
                 let Some(awaited) = awaited.filter(|_| to.port() == PORT) else {
                     return Err(Problem::new("relay", "nobody listens"));
                 };
+                if awaited.with_volumes != *with_volumes {
+                    self.violations.push(format!("{id} has volumes at its target, or has not"));
+                }
                 awaited.memory = Some(vm.clone());
                 vm.power = PowerState::Paused;
                 self.stay(id, attempt, Place::Leaving)?;
@@ -101,13 +129,17 @@ impl HostInside {
                     self.violations.push(format!("{id} was opened while its source has it open"));
                 }
                 awaited.is_taken_up = true;
-                Ok(None)
+                let with_volumes = awaited.with_volumes;
+                Ok(with_volumes.then(|| OperationOutcome::Volumes(self.arrived(id))))
             }
             OperationKind::Settle { here } => {
                 let known = self.residences.get(&id).filter(|known| known.generation == attempt).copied();
                 let was = known.map(|known| known.place);
                 self.stay(id, attempt, if *here { Place::Here } else { Place::Left })?;
                 let of_attempt = passing.get_mut(&id).filter(|known| known.generation == attempt);
+                if of_attempt.as_ref().is_some_and(|known| known.with_volumes) && was.is_some() && !here {
+                    self.copies.insert(id);
+                }
                 match (was, here) {
                     (Some(Place::Coming), true) => {
                         let passed = of_attempt.filter(|known| known.is_taken_up && known.is_released);
@@ -121,7 +153,8 @@ impl HostInside {
                         passing.remove(&id);
                     }
                     (Some(Place::Leaving), true) => {
-                        if of_attempt.is_some_and(|known| known.is_taken_up) {
+                        // With volumes of its own, the target harms nothing.
+                        if of_attempt.is_some_and(|known| known.is_taken_up && !known.with_volumes) {
                             self.violations.push(format!("{id} goes on while its target has it open"));
                         }
                         passing.remove(&id);

@@ -262,6 +262,8 @@ pub struct HostInside {
     pub removals_that_fail: Vec<&'static str>,
     /// By which attempt a VM was fetched.
     fetched: BTreeMap<VmId, HandoverId>,
+    /// Volumes that it has of VMs which are elsewhere, after moves while they ran.
+    pub copies: BTreeSet<VmId>,
     /// The names of orders of live moves that fail, with their error codes; the last comes first.
     pub live_orders_that_fail: Vec<(&'static str, &'static str)>,
     /// Whether it is of a version in which no VM moves.
@@ -598,6 +600,7 @@ impl HostInside {
             fetches_that_fail: Vec::new(),
             removals_that_fail: Vec::new(),
             fetched: BTreeMap::new(),
+            copies: BTreeSet::new(),
             refuses: None,
             readings: 0,
             imports_that_fail: Vec::new(),
@@ -770,8 +773,8 @@ impl HostInside {
         self.reside(id, stay)
     }
 
-    /// Fetches what the host with the ticket gives.
-    fn fetch(
+    /// Fetches what the host with the ticket gives. The VM may run there.
+    pub fn fetch(
         &mut self,
         id: VmId,
         request: &OperationRequest,
@@ -790,15 +793,20 @@ impl HostInside {
             self.vms.insert(id, FakeVm { spec: spec.clone(), lies_in, ..given });
             self.fetched.insert(id, handover);
         }
+        Ok(Some(OperationOutcome::Volumes(self.arrived(id))))
+    }
+
+    /// The volumes of a VM that was fetched.
+    pub fn arrived(&self, id: VmId) -> Vec<VolumeFacts> {
         let vm = &self.vms[&id];
-        let facts = spec.disks.iter().map(|disk| VolumeFacts {
+        let facts = vm.spec.disks.iter().map(|disk| VolumeFacts {
             disk: disk.name.clone(),
             volume: vm.volumes[disk.name.as_str()],
             kek: None,
             generation: disk.least_generation + 1,
             size_bytes: None,
         });
-        Ok(Some(OperationOutcome::Volumes(facts.collect())))
+        facts.collect()
     }
 
     fn must_be_elsewhere(&mut self, id: VmId, generation: VmGeneration) -> Result<(), Problem> {
@@ -823,6 +831,7 @@ impl HostInside {
             self.residences.insert(id, Stay { generation, place: Place::Left });
         }
         self.vms.remove(&id);
+        self.copies.remove(&id);
         self.storage.lock().given_up.retain(|vm, left| *vm != id || left.vm.spec.datastore != spec.datastore);
         Ok(())
     }
@@ -1438,7 +1447,10 @@ impl Host for FakeHost {
     fn ticket(&self, vm: VmId, request: &TicketRequest) -> Result<Ticket, HostError> {
         self.call(|inside| {
             if let TicketRequest::Volumes { spec, grants } = request {
-                inside.take_grants(grants, spec).map_err(HostError::Refused)?;
+                // One that runs has its keys.
+                if inside.vms.get(&vm).is_none_or(|vm| vm.power.is_off()) {
+                    inside.take_grants(grants, spec).map_err(HostError::Refused)?;
+                }
                 let given = inside.vms.get(&vm).cloned();
                 inside.storage.lock().given.extend(given.map(|given| (vm, given)));
             }

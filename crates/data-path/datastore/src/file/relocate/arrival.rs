@@ -117,9 +117,15 @@ impl<'a> Arrival<'a> {
         Ok(())
     }
 
+    /// Removes all but the files of these layers.
+    pub(super) fn keep_only(&self, layers: &[LayerRecord]) -> Result<(), DatastoreError> {
+        let is_kept = |name: &String| layers.iter().any(|layer| layer_of_name(name) == Some(layer.id));
+        self.directory.names()?.iter().filter(|name| !is_kept(name)).try_for_each(|name| self.remove(name))
+    }
+
     /// Removes all that has arrived.
     pub(super) fn clear(&self) -> Result<(), DatastoreError> {
-        self.directory.names()?.iter().try_for_each(|name| self.remove(name))
+        self.keep_only(&[])
     }
 
     fn remove(&self, name: &str) -> Result<(), DatastoreError> {

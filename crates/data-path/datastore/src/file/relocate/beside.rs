@@ -15,7 +15,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::arrival::{Arrival, allocated_bytes, without_log};
+use strongroom_types::LayerId;
+
+use super::arrival::{Arrival, TakePiece, allocated_bytes, without_log};
+use super::between_hosts::{DepartingVolume, ReadLayer, SentVolume};
 use super::layer_content::LayerContent;
 use super::{CopiedVolume, RelocateOptions, RelocateProgress, Relocation, open_settled, refuse_taken_place};
 use crate::file::create::check_name;
@@ -32,9 +35,16 @@ use crate::file::storage::{BY_PATH, Storage, StoredFile};
 pub struct RelocationBeside<'a> {
     storage: &'a dyn Storage,
     options: RelocateOptions<'a>,
-    from: VolumeDirectory,
+    departing: DepartingBeside<'a>,
     to: PathBuf,
     arrival: Arrival<'a>,
+}
+
+/// A volume in use whose layers are read where it is. Those that were read stay locked.
+pub struct DepartingBeside<'a> {
+    storage: &'a dyn Storage,
+    options: RelocateOptions<'a>,
+    from: VolumeDirectory,
     carried: Vec<CarriedLayer>,
 }
 
@@ -45,9 +55,8 @@ pub(super) struct CarriedLayer {
 }
 
 impl CarriedLayer {
-    /// Whether this is the content of that layer: its place among the others may have changed.
     pub(super) fn is(&self, layer: &LayerRecord) -> bool {
-        content_of(&self.layer) == content_of(layer)
+        has_content_of(&self.layer, layer)
     }
 }
 
@@ -81,13 +90,34 @@ pub fn begin_relocation_beside_on<'a>(
     options: &RelocateOptions<'a>,
 ) -> Result<RelocationBeside<'a>, DatastoreError> {
     check_name(to)?;
-    let directory = VolumeDirectory::open(storage, from)?;
-    let descriptor = authenticated(&directory, options)?.0;
+    let departing = begin_departure_beside_on(storage, from, options)?;
+    let (descriptor, _) = departing.authenticated()?;
     refuse_taken_place(storage, from, descriptor.volume, to)?;
     let arrival = Arrival::begin(storage, to, descriptor.volume, options.lock_wait)?;
-    arrival.expected(&descriptor, &|layer| allocated_bytes(&directory, layer))?;
-    let (options, to) = (*options, to.to_owned());
-    Ok(RelocationBeside { storage, options, from: directory, to, arrival, carried: Vec::new() })
+    arrival.expected(&descriptor, &|layer| allocated_bytes(&departing.from, layer))?;
+    Ok(RelocationBeside { storage, options: *options, departing, to: to.to_owned(), arrival })
+}
+
+/// Begins to read the volume at `from`, which may be in use, for another host.
+///
+/// # Errors
+/// If the descriptor is not authentic.
+pub fn begin_departure_beside<'a>(
+    from: &Path,
+    options: &RelocateOptions<'a>,
+) -> Result<DepartingBeside<'a>, DatastoreError> {
+    begin_departure_beside_on(BY_PATH, from, options)
+}
+
+fn begin_departure_beside_on<'a>(
+    storage: &'a dyn Storage,
+    from: &Path,
+    options: &RelocateOptions<'a>,
+) -> Result<DepartingBeside<'a>, DatastoreError> {
+    let from = VolumeDirectory::open(storage, from)?;
+    let departing = DepartingBeside { storage, options: *options, from, carried: Vec::new() };
+    departing.authenticated()?;
+    Ok(departing)
 }
 
 impl<'a> RelocationBeside<'a> {
@@ -103,7 +133,7 @@ impl<'a> RelocationBeside<'a> {
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
         let copied = self.copy_layers(watch);
         if matches!(copied, Err(DatastoreError::Full { .. })) {
-            self.carried.clear();
+            self.unlock();
             let _ = self.arrival.clear();
         }
         copied
@@ -114,9 +144,9 @@ impl<'a> RelocationBeside<'a> {
         watch: &mut dyn FnMut(RelocateProgress) -> ControlFlow<()>,
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
         let mut copied = CopiedVolume::default();
-        while let Some((descriptor, layer, content)) = self.open_next()? {
-            let arriving = self.arrival.described(&descriptor)?;
-            let left = self.left_of(&descriptor);
+        while let Some(open) = self.departing.open_next(|layer| !self.departing.is_carried(layer))? {
+            let arriving = self.arrival.described(&open.descriptor)?;
+            let left = self.departing.left_of(&open.descriptor);
             let before = copied.read_bytes;
             let mut moved = |bytes| {
                 copied.read_bytes += bytes;
@@ -124,26 +154,132 @@ impl<'a> RelocationBeside<'a> {
                 let (done_bytes, left_layers) = (copied.read_bytes, left.layers);
                 watch(RelocateProgress { done_bytes, left_bytes, left_layers })
             };
-            let Some(written) = self.arrival.carry(&mut &content, &arriving, &layer, &mut moved)? else {
-                return Ok(None);
-            };
+            let carried = self.arrival.carry(&mut &open.content, &arriving, &open.layer, &mut moved)?;
+            let Some(written) = carried else { return Ok(None) };
             copied.layers += 1;
             copied.written_bytes += written;
-            copied.shared_layers += usize::from(self.from.shares(&layer));
-            self.carried.retain(|carried| carried.layer.id != layer.id);
-            self.carried.push(CarriedLayer { layer, _locked: content.into_files() });
+            copied.shared_layers += usize::from(self.departing.from.shares(&open.layer));
+            self.departing.keep(open);
         }
         Ok(Some(copied))
     }
 
-    /// Opens and locks the next layer that can be copied, with the descriptor that names it.
-    fn open_next(&self) -> Result<Option<(Descriptor, LayerRecord, LayerContent)>, DatastoreError> {
+    /// Where the volume will be.
+    pub fn to(&self) -> &Path {
+        &self.to
+    }
+
+    /// What there is still to copy, with the layers that still change.
+    ///
+    /// # Errors
+    /// If the descriptor is not authentic.
+    pub fn left(&self) -> Result<LeftToRelocate, DatastoreError> {
+        self.departing.left()
+    }
+
+    /// Unlocks what was copied. It counts as not copied from then on, because it may change.
+    pub fn unlock(&mut self) {
+        self.departing.unlock();
+    }
+
+    /// Goes on with the volume, which was closed in order and which nobody uses any more: only what
+    /// is left is copied then.
+    ///
+    /// # Errors
+    /// As [`begin_relocation`](super::begin_relocation). What was copied is compared by the next
+    /// attempt.
+    pub fn closed(self) -> Result<Relocation<'a>, DatastoreError> {
+        let Self { storage, options, departing, to, arrival } = self;
+        let opened = open_settled(storage, &departing.from.path, Some(&to), &options)?;
+        opened.arriving(storage, &to, &options, arrival, departing.carried)
+    }
+
+    /// Gives the move up, and removes what was copied.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn give_up(self) -> Result<(), DatastoreError> {
+        self.arrival.clear()
+    }
+}
+
+/// A layer that takes no writes any more, open and locked, with the descriptor that names it.
+struct OpenSettled {
+    descriptor: Descriptor,
+    layer: LayerRecord,
+    content: LayerContent,
+}
+
+impl<'a> DepartingBeside<'a> {
+    /// What another host is told of the volume, as it is now.
+    ///
+    /// # Errors
+    /// If the descriptor is not authentic.
+    pub fn sent(&self) -> Result<SentVolume, DatastoreError> {
+        let (descriptor, bytes) = self.authenticated()?;
+        let allocated = |layer: &LayerRecord| (layer.id, allocated_bytes(&self.from, layer));
+        let allocated_bytes = descriptor.layers.iter().map(allocated).collect();
+        Ok(SentVolume { descriptor: bytes, allocated_bytes })
+    }
+
+    /// Reads a layer, gives its pieces to `take`, and keeps it locked.
+    ///
+    /// # Errors
+    /// If it cannot be read; those of `take`.
+    pub fn read(&mut self, layer: LayerId, take: &mut TakePiece<'_>) -> Result<ReadLayer, DatastoreError> {
+        let Some(open) = self.open_next(|found| found.id == layer)? else { return Ok(ReadLayer::Changes) };
+        match open.content.read(take)? {
+            Some(digest) => {
+                self.keep(open);
+                Ok(ReadLayer::Whole(digest))
+            }
+            None => Ok(ReadLayer::Ended),
+        }
+    }
+
+    /// What there is still to read, with the layers that still change.
+    ///
+    /// # Errors
+    /// If the descriptor is not authentic.
+    pub fn left(&self) -> Result<LeftToRelocate, DatastoreError> {
+        Ok(self.left_of(&self.authenticated()?.0))
+    }
+
+    /// Whether layers below the top still change.
+    ///
+    /// # Errors
+    /// If the descriptor is not authentic.
+    pub fn is_unsettled(&self) -> Result<bool, DatastoreError> {
+        let descriptor = self.authenticated()?.0;
+        let below = |layer: &&LayerRecord| layer.id != descriptor.top;
+        Ok(descriptor.layers.iter().filter(below).any(|layer| !is_settled(&descriptor, layer)))
+    }
+
+    /// Unlocks what was read. It counts as not read from then on, because it may change.
+    pub fn unlock(&mut self) {
+        self.carried.clear();
+    }
+
+    /// Goes on with the volume, which was closed in order and which nobody uses any more.
+    ///
+    /// # Errors
+    /// As [`begin_departure`](super::begin_departure).
+    pub fn closed(self) -> Result<DepartingVolume<'a>, DatastoreError> {
+        let Self { storage, options, from, carried } = self;
+        let settled = open_settled(storage, &from.path, None, &options)?;
+        DepartingVolume::new(settled, &options, carried)
+    }
+
+    /// Opens and locks the first of the wanted layers that can be copied.
+    fn open_next(
+        &self,
+        is_wanted: impl Fn(&LayerRecord) -> bool,
+    ) -> Result<Option<OpenSettled>, DatastoreError> {
         let directory = &self.from;
         loop {
-            let (descriptor, bytes) = authenticated(directory, &self.options)?;
-            let Some(layer) = self.to_copy(&descriptor).find(|layer| is_settled(&descriptor, layer)) else {
-                return Ok(None);
-            };
+            let (descriptor, bytes) = self.authenticated()?;
+            let can_be = |layer: &&LayerRecord| is_wanted(layer) && is_settled(&descriptor, layer);
+            let Some(layer) = descriptor.layers.iter().find(can_be) else { return Ok(None) };
             let reading = self.options.to_open(Access::ReadOnly);
             let file_system = directory.file_system()?;
             let opening = Opening {
@@ -158,78 +294,59 @@ impl<'a> RelocationBeside<'a> {
             if directory.read_descriptor()?.bytes() == bytes {
                 let content = LayerContent::of(directory.path.clone(), &descriptor, layer, opened?);
                 let layer = layer.clone();
-                return Ok(Some((descriptor, layer, content)));
+                return Ok(Some(OpenSettled { descriptor, layer, content }));
             }
         }
     }
 
-    /// The layers that are not at the destination, oldest first.
-    fn to_copy<'d>(&self, descriptor: &'d Descriptor) -> impl Iterator<Item = &'d LayerRecord> {
-        descriptor.layers.iter().filter(|layer| !self.carried.iter().any(|carried| carried.is(layer)))
+    /// Keeps a layer locked that was copied.
+    fn keep(&mut self, OpenSettled { layer, content, .. }: OpenSettled) {
+        self.carried.retain(|carried| carried.layer.id != layer.id);
+        self.carried.push(CarriedLayer { layer, _locked: content.into_files() });
     }
 
-    /// Where the volume will be.
-    pub fn to(&self) -> &Path {
-        &self.to
-    }
-
-    /// What there is still to copy, with the layers that still change.
-    ///
-    /// # Errors
-    /// If the descriptor is not authentic.
-    pub fn left(&self) -> Result<LeftToRelocate, DatastoreError> {
-        Ok(self.left_of(&authenticated(&self.from, &self.options)?.0))
+    /// Whether a layer is at the destination.
+    fn is_carried(&self, layer: &LayerRecord) -> bool {
+        self.carried.iter().any(|carried| carried.is(layer))
     }
 
     fn left_of(&self, descriptor: &Descriptor) -> LeftToRelocate {
-        let add = |left: LeftToRelocate, layer: &LayerRecord| LeftToRelocate {
-            layers: left.layers + 1,
-            bytes: left.bytes + allocated_bytes(&self.from, layer),
-        };
-        self.to_copy(descriptor).fold(LeftToRelocate::default(), add)
+        let left = descriptor.layers.iter().filter(|layer| !self.is_carried(layer));
+        LeftToRelocate::of(left, &|layer| allocated_bytes(&self.from, layer))
     }
 
-    /// Unlocks what was copied. It counts as not copied from then on, because it may change.
-    pub fn unlock(&mut self) {
-        self.carried.clear();
-    }
-
-    /// Goes on with the volume, which was closed in order and which nobody uses any more: only what
-    /// is left is copied then.
-    ///
-    /// # Errors
-    /// As [`begin_relocation`](super::begin_relocation). What was copied is compared by the next
-    /// attempt.
-    pub fn closed(self) -> Result<Relocation<'a>, DatastoreError> {
-        let Self { storage, options, from, to, arrival, carried } = self;
-        let opened = open_settled(storage, &from.path, Some(&to), &options)?;
-        opened.arriving(storage, &to, &options, arrival, carried)
-    }
-
-    /// Gives the move up, and removes what was copied.
-    ///
-    /// # Errors
-    /// If a file cannot be removed.
-    pub fn give_up(self) -> Result<(), DatastoreError> {
-        self.arrival.clear()
+    /// The descriptor, authenticated, and its bytes.
+    fn authenticated(&self) -> Result<(Descriptor, Vec<u8>), DatastoreError> {
+        let (directory, options) = (&self.from, &self.options);
+        let encoded = directory.read_descriptor()?;
+        refuse_the_other_sort(&directory.path, encoded.unverified(), options.protection)?;
+        let bytes = encoded.bytes().to_vec();
+        Ok((authenticate(&directory.path, encoded, &options.to_open(Access::ReadOnly))?, bytes))
     }
 }
 
-/// The descriptor, authenticated, and its bytes.
-fn authenticated(
-    directory: &VolumeDirectory,
-    options: &RelocateOptions<'_>,
-) -> Result<(Descriptor, Vec<u8>), DatastoreError> {
-    let encoded = directory.read_descriptor()?;
-    refuse_the_other_sort(&directory.path, encoded.unverified(), options.protection)?;
-    let bytes = encoded.bytes().to_vec();
-    Ok((authenticate(&directory.path, encoded, &options.to_open(Access::ReadOnly))?, bytes))
+impl LeftToRelocate {
+    /// All of these layers.
+    pub(super) fn of<'d>(
+        layers: impl Iterator<Item = &'d LayerRecord>,
+        bytes_of: &dyn Fn(&LayerRecord) -> u64,
+    ) -> Self {
+        layers.fold(Self::default(), |left, layer| Self {
+            layers: left.layers + 1,
+            bytes: left.bytes.saturating_add(bytes_of(layer)),
+        })
+    }
 }
 
 /// Whether a layer takes no writes any more, and is not being merged.
-fn is_settled(descriptor: &Descriptor, layer: &LayerRecord) -> bool {
+pub(super) fn is_settled(descriptor: &Descriptor, layer: &LayerRecord) -> bool {
     let is_merged = |id| descriptor.merging.is_some_and(|merging| [merging.from, merging.into].contains(&id));
     layer.id != descriptor.top && !layer.closing && !is_merged(layer.id)
+}
+
+/// Whether two layers have the same content: their places among the others may differ.
+pub(super) fn has_content_of(one: &LayerRecord, other: &LayerRecord) -> bool {
+    content_of(one) == content_of(other)
 }
 
 /// The record without what may change beside the content.

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use strongroom_types::{LayerId, VolumeId};
 
 use super::arrival::{Arrival, LayerSource, TakePiece};
+use super::beside::{CarriedLayer, LeftToRelocate, has_content_of, is_settled};
 use super::layer_content::LayerDigest;
 use super::{CopiedVolume, RelocateOptions, RelocateProgress, Settled, open_settled, refuse_unfinished};
 use crate::file::create::check_name;
@@ -36,6 +37,19 @@ pub struct DepartingVolume<'a> {
     options: RelocateOptions<'a>,
     settled: Settled,
     sent: SentVolume,
+    /// What was read before the volume was closed.
+    carried: Vec<CarriedLayer>,
+}
+
+/// How the reading of a layer has ended that may be in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadLayer {
+    /// Its digest.
+    Whole(LayerDigest),
+    /// It still changes, or is not there any more.
+    Changes,
+    /// What took its pieces has ended it early.
+    Ended,
 }
 
 /// Begins to read the volume at `from`, which nobody may use, for another host.
@@ -46,17 +60,31 @@ pub fn begin_departure<'a>(
     from: &Path,
     options: &RelocateOptions<'a>,
 ) -> Result<DepartingVolume<'a>, DatastoreError> {
-    let settled = open_settled(BY_PATH, from, None, options)?;
-    let descriptor = settled.head.directory.read_descriptor()?.bytes().to_vec();
-    let layers = settled.head.descriptor.layers.iter();
-    let allocated_bytes = layers.map(|layer| (layer.id, settled.bytes_of(layer))).collect();
-    Ok(DepartingVolume { options: *options, settled, sent: SentVolume { descriptor, allocated_bytes } })
+    DepartingVolume::new(open_settled(BY_PATH, from, None, options)?, options, Vec::new())
 }
 
-impl DepartingVolume<'_> {
+impl<'a> DepartingVolume<'a> {
+    pub(super) fn new(
+        settled: Settled,
+        options: &RelocateOptions<'a>,
+        carried: Vec<CarriedLayer>,
+    ) -> Result<Self, DatastoreError> {
+        let descriptor = settled.head.directory.read_descriptor()?.bytes().to_vec();
+        let layers = settled.head.descriptor.layers.iter();
+        let allocated_bytes = layers.map(|layer| (layer.id, settled.bytes_of(layer))).collect();
+        let sent = SentVolume { descriptor, allocated_bytes };
+        Ok(Self { options: *options, settled, sent, carried })
+    }
+
     /// What the other host is told first.
     pub fn sent(&self) -> &SentVolume {
         &self.sent
+    }
+
+    /// The layers that were not read before the volume was closed, oldest first.
+    pub fn rest(&self) -> impl Iterator<Item = LayerId> {
+        let layers = self.settled.head.descriptor.layers.iter();
+        layers.filter(|layer| !self.carried.iter().any(|carried| carried.is(layer))).map(|layer| layer.id)
     }
 
     /// Reads a layer, and gives its pieces to `take`. Returns the digest of what it has; `None` if
@@ -78,17 +106,27 @@ impl DepartingVolume<'_> {
     }
 }
 
+/// Whether a volume that arrives is in use where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InUse {
+    /// It is: its top changes, and so may others.
+    Yes,
+    /// Nobody uses it.
+    No,
+}
+
 /// A volume that arrives from another host. It is kept as it is if this is dropped: the next
 /// attempt goes on with it.
 pub struct ArrivingVolume<'a> {
     options: RelocateOptions<'a>,
     to: PathBuf,
     sent: SentVolume,
+    in_use: InUse,
     arrival: Arrival<'a>,
     /// Its descriptor here.
     arriving: Descriptor,
-    /// Whether all layers are here.
-    is_copied: bool,
+    /// The layers that are here, and locked against changes where they come from.
+    carried: Vec<LayerRecord>,
 }
 
 /// Begins to receive a volume at `to`, which must not exist. `volume` is its id, and
@@ -100,6 +138,7 @@ pub struct ArrivingVolume<'a> {
 pub fn begin_arrival<'a>(
     to: &Path,
     sent: SentVolume,
+    in_use: InUse,
     volume: Option<VolumeId>,
     options: &RelocateOptions<'a>,
 ) -> Result<ArrivingVolume<'a>, DatastoreError> {
@@ -108,25 +147,79 @@ pub fn begin_arrival<'a>(
     if storage.exists(to) {
         return Err(DatastoreError::Exists { path: to.to_owned() });
     }
+    let descriptor = described(to, &sent, in_use, volume, options)?;
+    let arrival = Arrival::begin(storage, to, descriptor.volume, options.lock_wait)?;
+    let arriving = arrival.expected(&descriptor, &|layer| sent.bytes_of(layer))?;
+    let (options, to) = (*options, to.to_owned());
+    Ok(ArrivingVolume { options, to, sent, in_use, arrival, arriving, carried: Vec::new() })
+}
+
+/// What another host has sent, if it is authentic.
+fn described(
+    to: &Path,
+    sent: &SentVolume,
+    in_use: InUse,
+    volume: Option<VolumeId>,
+    options: &RelocateOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
     let encoded = EncodedDescriptor::parse(to, sent.descriptor.clone())?;
     refuse_the_other_sort(to, encoded.unverified(), options.protection)?;
     let descriptor = authenticate(to, encoded, &options.to_open(Access::ReadOnly))?;
     descriptor.expect_volume(to, volume)?;
-    refuse_unfinished(to, &descriptor)?;
-    let arrival = Arrival::begin(storage, to, descriptor.volume, options.lock_wait)?;
-    let bytes_of = |layer: &LayerRecord| sent.allocated_bytes.get(&layer.id).copied().unwrap_or_default();
-    let arriving = arrival.expected(&descriptor, &bytes_of)?;
-    Ok(ArrivingVolume { options: *options, to: to.to_owned(), sent, arrival, arriving, is_copied: false })
+    if in_use == InUse::No {
+        refuse_unfinished(to, &descriptor)?;
+    }
+    Ok(descriptor)
+}
+
+impl SentVolume {
+    fn bytes_of(&self, layer: &LayerRecord) -> u64 {
+        self.allocated_bytes.get(&layer.id).copied().unwrap_or_default()
+    }
 }
 
 impl ArrivingVolume<'_> {
+    /// Its descriptor here, as far as it is known by now.
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.arriving
+    }
+
     /// The layers that the source is asked for, oldest first.
     pub fn layers(&self) -> impl Iterator<Item = LayerId> {
         self.arriving.layers.iter().map(|layer| layer.id)
     }
 
-    /// Receives all layers, and reads them back. `watch` learns how far that is after each piece,
-    /// and can end it: the result is `None` then. May be repeated.
+    /// Takes note of what the volume is by now, at the same host over the same connection: what
+    /// that host has given, it keeps locked.
+    ///
+    /// # Errors
+    /// As [`begin_arrival`], and if that is older.
+    pub fn renew(&mut self, sent: SentVolume, in_use: InUse) -> Result<(), DatastoreError> {
+        let least_generation = self.arriving.generation - 1;
+        let options = RelocateOptions { least_generation, ..self.options };
+        let descriptor = described(&self.to, &sent, in_use, Some(self.arriving.volume), &options)?;
+        self.arriving = self.arrival.expected(&descriptor, &|layer| sent.bytes_of(layer))?;
+        (self.sent, self.in_use) = (sent, in_use);
+        Ok(())
+    }
+
+    /// Removes what an earlier attempt has left of layers that have not arrived in this one: what
+    /// comes unasked is not compared.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn forget_others(&mut self) -> Result<(), DatastoreError> {
+        self.arrival.keep_only(&self.carried)
+    }
+
+    /// What has not arrived, with what still changes.
+    pub fn left(&self) -> LeftToRelocate {
+        LeftToRelocate::of(self.to_carry(), &|layer| self.sent.bytes_of(layer))
+    }
+
+    /// Receives the layers that are not here, and reads them back; of a volume in use those that
+    /// take no writes any more. `watch` learns how far that is after each piece, and can end it:
+    /// the result is `None` then. May be repeated.
     ///
     /// # Errors
     /// Those of `from`; [`DatastoreError::NotReceived`] for a piece that is of no such layer;
@@ -138,20 +231,20 @@ impl ArrivingVolume<'_> {
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
         let copied = self.copy_layers(from, watch);
         if matches!(copied, Err(DatastoreError::Full { .. })) {
+            self.carried.clear();
             let _ = self.arrival.clear();
         }
-        self.is_copied = matches!(copied, Ok(Some(_)));
         copied
     }
 
     fn copy_layers(
-        &self,
+        &mut self,
         from: &mut dyn LayerSource,
         watch: &mut dyn FnMut(RelocateProgress) -> ControlFlow<()>,
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
-        let Self { sent, arrival, arriving, .. } = self;
-        let layers = &arriving.layers;
-        let all_bytes = sent.allocated_bytes.values().fold(0_u64, |all, bytes| all.saturating_add(*bytes));
+        let is_still = |layer: &&LayerRecord| self.in_use == InUse::No || is_settled(&self.arriving, layer);
+        let layers: Vec<LayerRecord> = self.to_carry().filter(is_still).cloned().collect();
+        let all_bytes = LeftToRelocate::of(layers.iter(), &|layer| self.sent.bytes_of(layer)).bytes;
         let mut copied = CopiedVolume { layers: layers.len(), ..CopiedVolume::default() };
         for (at, layer) in layers.iter().enumerate() {
             let mut moved = |bytes| {
@@ -160,12 +253,19 @@ impl ArrivingVolume<'_> {
                 let (left_bytes, left_layers) = (all_bytes - done_bytes, layers.len() - at);
                 watch(RelocateProgress { done_bytes, left_bytes, left_layers })
             };
-            let Some(written_bytes) = arrival.carry(from, arriving, layer, &mut moved)? else {
+            let Some(written_bytes) = self.arrival.carry(from, &self.arriving, layer, &mut moved)? else {
                 return Ok(None);
             };
             copied.written_bytes += written_bytes;
+            self.carried.retain(|carried| carried.id != layer.id);
+            self.carried.push(layer.clone());
         }
         Ok(Some(copied))
+    }
+
+    fn to_carry(&self) -> impl Iterator<Item = &LayerRecord> {
+        let is_here = |layer: &LayerRecord| self.carried.iter().any(|here| has_content_of(here, layer));
+        self.arriving.layers.iter().filter(move |layer| !is_here(layer))
     }
 
     /// Gives the volume its name, durably, with a descriptor of a higher generation, which is
@@ -173,10 +273,10 @@ impl ArrivingVolume<'_> {
     /// volume.
     ///
     /// # Errors
-    /// [`DatastoreError::NotCopied`] before all layers were received; if the place is taken, or the
-    /// descriptor cannot be written.
+    /// [`DatastoreError::NotCopied`] before all layers were received of a volume that nobody uses;
+    /// if the place is taken, or the descriptor cannot be written.
     pub fn take_place(self) -> Result<Descriptor, DatastoreError> {
-        if !self.is_copied {
+        if self.in_use == InUse::Yes || self.to_carry().next().is_some() {
             return Err(DatastoreError::NotCopied { path: self.to });
         }
         self.arrival.take_place(&self.arriving, &self.options)?;

@@ -49,9 +49,12 @@ use super::storage::{BY_PATH, Storage};
 pub(super) use self::arrival::ARRIVING_PREFIX;
 pub use self::arrival::{LayerSource, LeftThere, TakePiece};
 pub use self::beside::{
-    LeftToRelocate, RelocationBeside, begin_relocation_beside, begin_relocation_beside_on,
+    DepartingBeside, LeftToRelocate, RelocationBeside, begin_departure_beside, begin_relocation_beside,
+    begin_relocation_beside_on,
 };
-pub use self::between_hosts::{ArrivingVolume, DepartingVolume, SentVolume, begin_arrival, begin_departure};
+pub use self::between_hosts::{
+    ArrivingVolume, DepartingVolume, InUse, ReadLayer, SentVolume, begin_arrival, begin_departure,
+};
 pub use self::layer_content::{LAYER_PIECE_BYTES_MAX, LayerDigest, LayerPart, LayerPiece};
 
 /// Options of [`begin_relocation`].
