@@ -54,19 +54,80 @@ fn starts_site(first: &Machine<'_>) -> Process {
     first.starts_site_with(&format!("--listen-guests {FIRST}:5691"))
 }
 
-/// Both machines are hosts of one site, and reach the datastore `shared`.
-fn one_site(scratch: &Scratch, first: &Machine<'_>, second: &Machine<'_>) -> [Process; 2] {
-    first.takes_guests_kernel();
-    let serving = [starts_site(first), first.lets_join(second)];
-    let path = scratch.make_directory("shared");
-    first.runs(&format!("datastore add shared {} --host host1", path.display()));
-    first.runs("datastore add-host shared --host host2");
-    serving
+/// What two machines have for VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Datastores {
+    /// One, which both reach.
+    Shared,
+    /// One each, which the other one does not reach.
+    Apart,
+}
+
+impl Datastores {
+    /// That of a host.
+    fn of(self, host: &str) -> &'static str {
+        match (self, host) {
+            (Self::Shared, _) => "shared",
+            (Self::Apart, "host1") => "near",
+            (Self::Apart, _) => "far",
+        }
+    }
+
+    /// The command that moves the VM to a host.
+    fn move_to(self, host: &str) -> String {
+        let datastore = match self {
+            Self::Shared => String::new(),
+            Self::Apart => format!(" --datastore {}", self.of(host)),
+        };
+        format!("vm migrate moving-guest-1 --to {host}{datastore} --pause-ms 2000")
+    }
+
+    /// Nothing of the VM is in the datastore of the other host.
+    #[track_caller]
+    fn has_it_in_one(self, scratch: &Scratch, id: &str, host: &str) {
+        let other = if host == "host1" { "host2" } else { "host1" };
+        if self == Self::Apart {
+            let is_of_it = |name: &String| name.contains("moving-guest-1") || name.contains(id);
+            let names = std::fs::read_dir(scratch.path(self.of(other))).unwrap();
+            let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            assert_eq!(names.filter(is_of_it).collect::<Vec<_>>(), [""; 0], "on {host}");
+        }
+    }
+
+    /// Both machines are hosts of one site.
+    fn of_one_site(self, scratch: &Scratch, first: &Machine<'_>, second: &Machine<'_>) -> [Process; 2] {
+        first.takes_guests_kernel();
+        let serving = [starts_site(first), first.lets_join(second)];
+        let path = |host| scratch.make_directory(self.of(host));
+        match self {
+            Self::Shared => {
+                first.runs(&format!("datastore add shared {} --host host1", path("host1").display()));
+                first.runs("datastore add-host shared --host host2");
+            }
+            Self::Apart => {
+                for host in ["host1", "host2"] {
+                    let (name, path) = (self.of(host), path(host));
+                    first.runs(&format!("datastore add {name} {} --host {host}", path.display()));
+                }
+            }
+        }
+        serving
+    }
 }
 
 #[test]
 #[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
+    moves_unseen(Datastores::Shared);
+}
+
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn a_running_vm_moves_with_its_volumes_and_the_wire_sees_nothing() {
+    moves_unseen(Datastores::Apart);
+}
+
+fn moves_unseen(datastores: Datastores) {
     if !rustix::process::geteuid().is_root() {
         println!("network namespaces need root; this test did nothing");
         return;
@@ -77,9 +138,10 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     let first = Machine::new(&scratch, &cables, 0);
     let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest(&scratch);
-    let [site, host] = one_site(&scratch, &first, &second);
+    let [site, host] = datastores.of_one_site(&scratch, &first, &second);
     first.runs(&format!(
-        "vm create moving-guest-1 --datastore shared --host host1 --memory 256M --net none --disk 16M --machine pc {guest}"
+        "vm create moving-guest-1 --datastore {} --host host1 --memory 256M --net none --disk 16M --machine pc {guest}",
+        datastores.of("host1")
     ));
     let id = first.json("vm show moving-guest-1")["id"].as_str().unwrap().to_owned();
     let runs_on = |run: &str| qemus_of(&scratch, run, &id).len();
@@ -96,11 +158,12 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     let recorder = Recorder::start(&scratch, &cables, "wire");
     recorder.sees_what_is_plain(&first);
     for (to, runs, channels) in [("host2", (0, 1), 1), ("host1", (1, 0), 3), ("host2", (0, 1), 8)] {
-        first.runs(&format!("vm migrate moving-guest-1 --to {to} --pause-ms 2000 --channels {channels}"));
+        first.runs(&format!("{} --channels {channels}", datastores.move_to(to)));
         let vm = first.json("vm show moving-guest-1");
         assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some(to)), "{vm}");
         assert_eq!((runs_on("first-run"), runs_on("run")), runs, "on {to}");
         guest.goes_on(&first);
+        datastores.has_it_in_one(&scratch, &id, to);
     }
     let recorded = recorder.end();
     assert!(recorded.packets > 10_000, "{recorded:?}");
@@ -120,8 +183,8 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     first.wait_until("vm show moving-guest-1", "is known again", |vm| vm["power"] == "running");
     assert_eq!((runs_on("first-run"), runs_on("run")), (0, 1));
 
-    // Cut off in the middle, it runs where it ran.
-    let task = first.json("vm migrate moving-guest-1 --to host1 --bandwidth 1M --no-wait");
+    // Cancelled in the middle, it runs where it ran.
+    let task = first.json(&format!("{} --bandwidth 1M --no-wait", datastores.move_to("host1")));
     let show = format!("task show {}", task["id"].as_str().unwrap());
     first.wait_until(&show, "is under way", |task| task["progress"]["done"].as_u64() > Some(1 << 20));
     first.runs(&format!("task cancel {}", task["id"].as_str().unwrap()));
@@ -129,9 +192,13 @@ fn a_running_vm_moves_between_hosts_and_the_wire_sees_nothing() {
     assert_eq!(ended["state"], "cancelled", "{ended}");
     guest.goes_on(&first);
     assert_eq!((runs_on("first-run"), runs_on("run")), (0, 1));
+    datastores.has_it_in_one(&scratch, &id, "host2");
 
     // The machine in maintenance gives up what runs.
-    first.runs("host evacuate host2");
+    match datastores {
+        Datastores::Shared => first.runs("host evacuate host2"),
+        Datastores::Apart => first.runs(&datastores.move_to("host1")),
+    };
     let vm = first.json("vm show moving-guest-1");
     assert_eq!((vm["power"].as_str(), vm["host"].as_str()), (Some("running"), Some("host1")), "{vm}");
     guest.goes_on(&first);
@@ -150,6 +217,16 @@ const SWAPPED: &str = "strongroom-swap-marker-7e21";
 #[test]
 #[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn what_a_vm_has_beside_its_disks_moves_with_it() {
+    moves_all(Datastores::Shared);
+}
+
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn what_a_vm_has_beside_its_disks_moves_with_its_volumes() {
+    moves_all(Datastores::Apart);
+}
+
+fn moves_all(datastores: Datastores) {
     if !rustix::process::geteuid().is_root() {
         println!("network namespaces need root; this test did nothing");
         return;
@@ -160,15 +237,16 @@ fn what_a_vm_has_beside_its_disks_moves_with_it() {
     let first = Machine::new(&scratch, &cables, 0);
     let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest_for_uefi(&scratch);
-    let [site, host] = one_site(&scratch, &first, &second);
+    let [site, host] = datastores.of_one_site(&scratch, &first, &second);
     let user_data = scratch.path("user-data");
     std::fs::write(&user_data, "#cloud-config\n# moves\n").unwrap();
     first.runs(&format!(
-        "vm create moving-guest-1 --datastore shared --host host1 --memory 256M --net none --disk 16M --swap 32M --uefi \
+        "vm create moving-guest-1 --datastore {} --host host1 --memory 256M --net none --disk 16M --swap 32M --uefi \
          --user-data {} {guest}",
+        datastores.of("host1"),
         user_data.display()
     ));
-    let swap = scratch.path("shared/moving-guest-1/swap0");
+    let swap = scratch.path(&format!("{}/moving-guest-1/swap0", datastores.of("host2")));
     let _place = take_place();
     first.runs("vm start moving-guest-1");
     let mut console = first.console("moving-guest-1");
@@ -190,7 +268,7 @@ fn what_a_vm_has_beside_its_disks_moves_with_it() {
         let text = format!("printf '\\007\\000\\000\\000written{at}' > {name}");
         first.console("moving-guest-1").session.run(&text);
         written.push(name);
-        first.runs(&format!("vm migrate moving-guest-1 --to {to} --pause-ms 2000"));
+        first.runs(&datastores.move_to(to));
         assert_eq!(first.json("vm show moving-guest-1")["host"], to);
         let mut console = first.console("moving-guest-1");
         for (at, name) in written.iter().enumerate() {
@@ -238,7 +316,7 @@ fn memory_is_on_the_wire_as_a_policy_has_it_until_the_vm_was_encrypted() {
     let first = Machine::new(&scratch, &cables, 0);
     let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest(&scratch);
-    let [site, host] = one_site(&scratch, &first, &second);
+    let [site, host] = Datastores::Shared.of_one_site(&scratch, &first, &second);
     first.runs("policy create lab --migration disabled");
     first.runs(&format!(
         "vm create moving-guest-1 --datastore shared --host host1 --memory 192M --net none --disk 16M --machine pc \
@@ -328,6 +406,17 @@ fn rounds() -> usize {
 #[test]
 #[ignore = "long: make migrations"]
 fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
+    moves_harmed(Datastores::Shared);
+}
+
+/// The same, between hosts that share nothing.
+#[test]
+#[ignore = "long: make migrations"]
+fn a_vm_moves_with_its_volumes_whatever_is_killed_or_cut_off() {
+    moves_harmed(Datastores::Apart);
+}
+
+fn moves_harmed(datastores: Datastores) {
     if !rustix::process::geteuid().is_root() {
         println!("network namespaces need root; this test did nothing");
         return;
@@ -341,11 +430,12 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
     let machines = [0, 1].map(|number| Machine::new(&scratch, &cables, number));
     let [first, second] = &machines;
     let guest = put_test_guest(&scratch);
-    let [site, host] = one_site(&scratch, first, second);
+    let [site, host] = datastores.of_one_site(&scratch, first, second);
     let mut host = Some(host);
     first.runs(&format!(
-        "vm create moving-guest-1 --datastore shared --host host1 --memory 192M --net none --disk 16M --restart never \
-         --machine pc {guest}"
+        "vm create moving-guest-1 --datastore {} --host host1 --memory 192M --net none --disk 16M --restart never \
+         --machine pc {guest}",
+        datastores.of("host1")
     ));
     let id = first.json("vm show moving-guest-1")["id"].as_str().unwrap().to_owned();
     let _place = take_place();
@@ -370,9 +460,7 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
         let before = Duration::from_millis(random.random_range(0..3000));
         println!("round {round}: to {to}; {blow:?} after {before:?}");
         let channels = random.random_range(1..=4);
-        let task = first.json(&format!(
-            "vm migrate moving-guest-1 --to {to} --pause-ms 2000 --channels {channels} --no-wait"
-        ));
+        let task = first.json(&format!("{} --channels {channels} --no-wait", datastores.move_to(to)));
         std::thread::sleep(before);
         let mut killed = Vec::new();
         match blow {
@@ -419,6 +507,7 @@ fn a_vm_moves_between_hosts_whatever_is_killed_or_cut_off() {
                 machine.wait_until_gone(&id);
             }
         }
+        datastores.has_it_in_one(&scratch, &id, &is_on);
         if !runs {
             continue;
         }

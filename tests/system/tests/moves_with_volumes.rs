@@ -1,5 +1,6 @@
-//! Two machines, each with a datastore that the other one does not reach: a VM that is off moves
-//! between them with its volumes, whatever is killed or cut off meanwhile.
+//! Two machines, each with a datastore that the other one does not reach: a VM moves between them
+//! with its volumes, its snapshots and its dumps, while it runs and while it is off; and then
+//! whatever is killed or cut off meanwhile.
 
 use std::fs;
 use std::path::PathBuf;
@@ -113,8 +114,12 @@ fn a_vm_moves_with_its_volumes_between_machines_that_share_nothing() {
     assert_ne!(written, at_snapshot);
     drop(console);
     first.runs("vm dump create moving-guest-1");
-    let refused = first.is_refused("vm migrate moving-guest-1 --to host2 --datastore far");
-    assert!(refused.contains("only while it is off"), "{refused}");
+    // While it runs, with all of that.
+    for (host, datastore) in [("host2", "far"), ("host1", "near")] {
+        first.runs(&format!("vm migrate moving-guest-1 --to {host} --datastore {datastore} --pause-ms 2000"));
+        it.is_at(host, datastore);
+        assert_eq!(first.console("moving-guest-1").session.run("md5sum /dev/vda"), written);
+    }
     first.runs("vm stop moving-guest-1 --force");
     drop(place);
     let refused = first.is_refused("vm migrate moving-guest-1 --to host2");

@@ -12,8 +12,8 @@ use crate::output::Output;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Both hosts reach the VM's datastore (`strongroom datastore add-host`), so no data of its disks is copied. \
-Otherwise --datastore names one of the other host: a VM that is off moves there with its volumes, snapshots and dumps, \
-as they are stored.
+Otherwise --datastore names one of the other host: the VM moves there with its volumes, snapshots and dumps, as they \
+are stored, while it runs or is off.
 
 A VM that runs goes on while its memory passes to the other host, encrypted under keys that only the two hosts have, \
 unless the policy of a VM that was never encrypted says otherwise (`strongroom policy create --migration`). \
@@ -36,7 +36,7 @@ pub struct MigrateArguments {
     #[arg(long, value_name = "HOST", alias = "host")]
     to: Option<String>,
 
-    /// Datastore of that host, to which the volumes of a VM that is off move [default: they stay]
+    /// Datastore of that host, to which the VM's volumes move [default: they stay]
     #[arg(long, value_name = "DATASTORE", requires = "to")]
     datastore: Option<String>,
 

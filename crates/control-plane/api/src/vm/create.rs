@@ -327,8 +327,8 @@ pub struct MoveToHost {
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Of a VM that is off: a datastore of that host, by name or id, to which its volumes move with
-    /// it. Without one it stays in its own, which both hosts reach.
+    /// A datastore of that host, by name or id, to which the VM's volumes move with it. Without one
+    /// they stay in their own, which both hosts reach.
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,

@@ -1,4 +1,4 @@
-//! A VM that is off moves between hosts that share no datastore: the one that it moves to fetches
+//! A VM moves between hosts that share no datastore: the one that it moves to fetches
 //! its volumes from the other one's port.
 //!
 //! hostd makes the connection, with TLS, and passes the bytes on: what it sees of an encrypted
