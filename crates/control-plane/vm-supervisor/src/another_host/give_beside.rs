@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
 use strongroom_datastore::file::begin_departure;
@@ -20,8 +20,11 @@ use strongroom_host::protocol::{Disk, OwnVolume, Problem, VmSpec};
 use strongroom_host::served::served;
 use strongroom_keys::Kek;
 use strongroom_streams::{Asked, Rest, VolumesError};
-use strongroom_types::display_bytes;
+use strongroom_types::{
+    BANDWIDTH_MAX_BYTES, BANDWIDTH_MIN_BYTES, Bandwidth, BandwidthLimit, IoLimits, display_bytes,
+};
 use strongroom_worker::control::Peer;
+use strongroom_worker::supervise::LimitPage;
 use strongroom_worker::{MergeError, ServedDeparture, ServedError, ServedVolume, Throttle};
 
 use super::give::{Giver, Giving, Trouble, answer, give_layer, given, pass_layer, read_closed};
@@ -58,13 +61,19 @@ impl GivenBeside {
     ///
     /// # Errors
     /// If the VM does not move like this.
-    pub fn start(spec: VmSpec, keys: Arc<VmKeys>, client: UnixStream) -> Result<Self, Problem> {
+    pub fn start(
+        spec: VmSpec,
+        keys: Arc<VmKeys>,
+        limits: Arc<LimitPage>,
+        client: UnixStream,
+    ) -> Result<Self, Problem> {
         check_moves(&spec)?;
         let (closed, is_closed) = sync_channel(1);
         let (state, ours) = (Arc::<State>::default(), client.try_clone().map_err(Problem::system)?);
         let theirs = Arc::clone(&state);
         let work = move || {
-            let beside = Beside { giving: Giving { spec: &spec, keys: &keys }, state: &theirs };
+            let slowdown = Slowdown { page: limits, own: spec.limits };
+            let beside = Beside { giving: Giving { spec: &spec, keys: &keys }, state: &theirs, slowdown };
             if let Err(problem) = beside.run(client, &is_closed) {
                 tracing::warn!("VM {}: its volumes are not given: {problem}", spec.name);
             }
@@ -130,6 +139,48 @@ struct Source {
 struct Beside<'a> {
     giving: Giving<'a>,
     state: &'a State,
+    slowdown: Slowdown,
+}
+
+/// Slows the disks of a guest down that writes faster than its disks pass, until it is dropped.
+struct Slowdown {
+    page: Arc<LimitPage>,
+    /// What limits them otherwise.
+    own: IoLimits,
+}
+
+impl Slowdown {
+    /// `passed` is how fast the last round has passed, of so many before.
+    fn after(&self, rounds: u32, passed: u64) {
+        // Whatever passes, the guest gets half of it, and less with each round that is not enough.
+        let bytes = passed.checked_shr(rounds).unwrap_or_default();
+        let bytes = bytes.clamp(BANDWIDTH_MIN_BYTES, BANDWIDTH_MAX_BYTES);
+        let own = self.own.bandwidth.map_or(BANDWIDTH_MAX_BYTES, |limit| limit.bytes_per_second.get());
+        if let Ok(bytes_per_second) = Bandwidth::new(bytes.min(own)) {
+            let bandwidth = Some(BandwidthLimit { bytes_per_second, burst_bytes: None });
+            self.page.set(IoLimits { bandwidth, ..self.own });
+        }
+    }
+}
+
+impl Drop for Slowdown {
+    fn drop(&mut self) {
+        self.page.set(self.own);
+    }
+}
+
+/// How fast a round passes.
+struct Round {
+    began: Instant,
+    /// What had passed before.
+    before_bytes: u64,
+}
+
+impl Round {
+    fn bytes_per_second(&self, passed_bytes: u64) -> u64 {
+        let passed = passed_bytes - self.before_bytes;
+        (passed as f64 / self.began.elapsed().as_secs_f64().max(0.001)) as u64
+    }
 }
 
 impl Beside<'_> {
@@ -167,6 +218,10 @@ impl Beside<'_> {
         for source in sources {
             departing.push((source, self.begin(source)?));
         }
+        let passed = |departing: &[(&Source, ServedDeparture<'_>)]| {
+            departing.iter().map(|(_, departing)| departing.read_bytes()).sum::<u64>()
+        };
+        let (mut rounds, mut round) = (0, None::<Round>);
         // The volume that was asked for last, if it is one of them.
         let mut current = None;
         let mut asked = giver.next_asked()?;
@@ -175,6 +230,8 @@ impl Beside<'_> {
                 Asked::End => return Ok(()),
                 Asked::File(name) => self.giving.answer_with_file(giver, &name)?,
                 Asked::Volume(name) => {
+                    let before_bytes = passed(&departing);
+                    round.get_or_insert_with(|| Round { began: Instant::now(), before_bytes });
                     current = departing.iter().position(|(source, _)| source.disk.name.as_str() == name);
                     match current.and_then(|current| departing.get_mut(current)) {
                         Some((source, departing)) => self.answer_about(giver, source, departing)?,
@@ -190,6 +247,10 @@ impl Beside<'_> {
                 }
                 Asked::Rest => match self.await_rest(&departing, peer, is_closed)? {
                     Rest::Grown => {
+                        if let Some(round) = round.take().filter(|_| rounds > 0) {
+                            self.slowdown.after(rounds, round.bytes_per_second(passed(&departing)));
+                        }
+                        rounds += 1;
                         giver.rest(Rest::Grown)?;
                         giver.next_asked()?
                     }
@@ -312,5 +373,35 @@ fn not_given(path: &std::path::Path, error: ServedError) -> Problem {
     match error {
         ServedError::Rewrite(MergeError::Datastore(error)) => error.into(),
         error => Problem::new("not_given", format!("{} is not given: {error}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_worker::supervise::limit_page;
+
+    use super::*;
+
+    #[test]
+    fn a_guest_is_slowed_down_more_with_each_round_and_no_further_than_it_may() {
+        const MIB: u64 = 1 << 20;
+        let limited = |bytes| IoLimits {
+            bandwidth: Some(BandwidthLimit {
+                bytes_per_second: Bandwidth::new(bytes).unwrap(),
+                burst_bytes: None,
+            }),
+            ..IoLimits::NONE
+        };
+        for own in [IoLimits::NONE, limited(30 * MIB)] {
+            let page = limit_page(own).unwrap();
+            let slowdown = Slowdown { page: Arc::clone(&page), own };
+            for (rounds, expected) in [(1, 50 * MIB), (2, 25 * MIB), (7, MIB), (200, MIB)] {
+                slowdown.after(rounds, 100 * MIB);
+                let most = own.bandwidth.map_or(u64::MAX, |limit| limit.bytes_per_second.get());
+                assert_eq!(page.limits(), limited(expected.min(most)), "after {rounds}");
+            }
+            drop(slowdown);
+            assert_eq!(page.limits(), own);
+        }
     }
 }

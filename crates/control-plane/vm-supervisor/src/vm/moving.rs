@@ -142,7 +142,12 @@ impl Vm {
         let client = UnixStream::from(only_socket(files)?);
         self.given = None;
         let spec = self.task.spec.as_ref().clone();
-        self.given = Some(Arc::new(GivenBeside::start(spec, Arc::clone(&self.keys), client)?));
+        self.given = Some(Arc::new(GivenBeside::start(
+            spec,
+            Arc::clone(&self.keys),
+            Arc::clone(&self.limits),
+            client,
+        )?));
         Ok(())
     }
 

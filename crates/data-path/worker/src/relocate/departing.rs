@@ -78,6 +78,11 @@ impl<'a> ServedDeparture<'a> {
         Ok(())
     }
 
+    /// The bytes that were read until now.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
     /// The bytes that were not read yet, with those that still change.
     ///
     /// # Errors
