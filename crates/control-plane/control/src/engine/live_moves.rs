@@ -162,6 +162,16 @@ impl LiveMove {
         Self { decision: self.decision.after(heard), ..self.clone() }
     }
 
+    /// Whether one of the hosts has volumes of a VM that is at the other one.
+    fn leaves_copy_at(&self, end: LiveEnd) -> bool {
+        let without_vm = match self.decision {
+            Decision::Committed => Some(LiveEnd::Source),
+            Decision::Aborted => Some(LiveEnd::Target),
+            Decision::Prepared | Decision::HandedOver | Decision::Aborting => None,
+        };
+        self.volumes.is_some() && without_vm == Some(end)
+    }
+
     /// What comes after a host has done what is decided.
     fn after(&self, settled: LiveEnd) -> LiveStage {
         match (self.decision, settled) {
@@ -536,6 +546,15 @@ impl Control {
             _ if is_over => Operated::Done(None),
             true => self.operate_at(step, &vm, seat, |_| Some(OperationKind::Settle { here }))?,
             false if is_awaited => return self.await_answer(step, seat),
+            // It refuses to delete the volumes before it has done that.
+            false if live.leaves_copy_at(end) && !step.task.task.cancelling => {
+                let (host, vm) = (&seat.name, &step.vm.name);
+                let note = format!(
+                    "waiting for host {host}, which does not answer: it has a copy of the volumes of VM {vm}, which is at another host; cancel the task to leave it there"
+                );
+                self.note(&step.task, note)?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
             // What is left there is ended when it answers (`strays`).
             false => Operated::Done(None),
         };
@@ -562,7 +581,8 @@ impl Control {
             };
         }
         if live.decision == Decision::Aborting {
-            let aborted = LiveMove { target_is_over: true, ..live.decided(Heard::TargetOver) };
+            let target_is_over = is_over || seat.is_up();
+            let aborted = LiveMove { target_is_over, ..live.decided(Heard::TargetOver) };
             return self.turn(step, aborted.next(LiveStage::Settle { end: LiveEnd::Source }), same());
         }
         self.turn(step, live.next(live.after(end)), same())

@@ -136,6 +136,40 @@ fn a_target_that_falls_silent_is_not_waited_for() {
     is_at(&site, &control, id, "host1", "near");
 }
 
+/// A source that is away when the guest goes on elsewhere: what it has is removed when it answers,
+/// or stays if the task is cancelled, and an event says so.
+#[test]
+fn a_source_that_falls_silent_keeps_no_one_waiting_but_the_task() {
+    for is_cancelled in [false, true] {
+        let (site, control, id) = running();
+        let task = begun(&control, 2, "host2", "far");
+        until_stage(&site, &control, &task, "Keys");
+        site.host.lock().down = true;
+        for _ in 0..20 {
+            for host in control.hosts() {
+                let _ = control.observe(host, Duration::ZERO);
+            }
+            let _ = control.advance(task.id);
+            site.work();
+            site.pass(Duration::from_secs(60));
+        }
+        assert!(site.others[0].lock().works(id), "the guest goes on");
+        let waits = control.show_task(task.id).unwrap();
+        assert!(waits.note.as_deref().unwrap().contains("cancel the task to leave it there"), "{waits:?}");
+        if is_cancelled {
+            control.cancel_task(&caller(3), task.id).unwrap();
+            assert_eq!(ended(&site, &control, &task).state, TaskState::Done);
+            let text = crate::live_moves::events_of(&control);
+            assert!(text.contains("may be left on host host1, in datastore near"), "{text}");
+            assert_eq!(place(&control), of("host2", "far"));
+            continue;
+        }
+        site.host.lock().down = false;
+        assert_eq!(ended(&site, &control, &task).state, TaskState::Done);
+        is_at(&site, &control, id, "host2", "far");
+    }
+}
+
 #[test]
 fn a_move_with_volumes_that_is_cancelled_ends_on_one_host() {
     let mut ends = BTreeSet::new();

@@ -773,8 +773,8 @@ impl HostInside {
         self.reside(id, stay)
     }
 
-    /// Fetches what the host with the ticket gives. The VM may run there.
-    pub fn fetch(
+    /// Fetches what the host with the ticket gives.
+    fn fetch_off(
         &mut self,
         id: VmId,
         request: &OperationRequest,
@@ -782,6 +782,17 @@ impl HostInside {
         handover: HandoverId,
     ) -> Result<Option<OperationOutcome>, Problem> {
         self.must_be_elsewhere(id, request.generation)?;
+        self.fetch(id, request, spec, handover)
+    }
+
+    /// The same of a VM that may run there.
+    pub fn fetch(
+        &mut self,
+        id: VmId,
+        request: &OperationRequest,
+        spec: &VmSpec,
+        handover: HandoverId,
+    ) -> Result<Option<OperationOutcome>, Problem> {
         let given = self.storage.lock().given.remove(&id);
         if let Some(code) = self.fetches_that_fail.pop() {
             return Err(Problem::new(code, "the connection broke off"));
@@ -814,6 +825,9 @@ impl HostInside {
         if self.residences.get(&id).is_some_and(is_here) {
             self.violations.push(format!("{id} was to be removed from its host"));
             return Err(Problem::new("is_here", "it is here"));
+        }
+        if self.residences.get(&id).is_some_and(|known| known.place.is_between()) {
+            return Err(Problem::new("moving", "it is moving"));
         }
         Ok(())
     }
@@ -896,7 +910,7 @@ impl HostInside {
             OperationKind::Arrive { spec, handover } => {
                 self.arrive(id, request.generation.0, spec, *handover).map(|()| None)
             }
-            OperationKind::Fetch { spec, handover, .. } => self.fetch(id, request, spec, *handover),
+            OperationKind::Fetch { spec, handover, .. } => self.fetch_off(id, request, spec, *handover),
             OperationKind::RemoveCopy { spec } => {
                 self.remove_copy(id, request.generation, spec).map(|()| None)
             }
