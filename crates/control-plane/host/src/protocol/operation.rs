@@ -226,8 +226,8 @@ pub enum OperationKind {
     /// Fetches the volumes of a VM that runs on another host, for the attempt that the request's
     /// generation numbers, into a datastore that only this host need reach: all but what its guest
     /// writes last, which comes with [`TakeUp`](Self::TakeUp). QEMU waits for the memory then, with
-    /// its disks. Needs the VM's keys, as [`Receive`](Self::Receive), which follows. May be repeated
-    /// after a failure of the connection.
+    /// its disks. Needs the VM's keys, as [`Receive`](Self::Receive) does, which follows. May be
+    /// repeated after a failure of the connection.
     FetchLive(Box<FetchingLive>),
     /// Makes room for a VM that runs on another host, for the attempt that the request's generation
     /// numbers: QEMU waits for its memory, with its disks and without their volumes. Needs the VM's

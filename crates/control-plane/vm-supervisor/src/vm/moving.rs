@@ -67,8 +67,8 @@ enum Stage {
     AboutToSwitch,
     /// The volumes are closed, or being closed. The workers keep QEMU's sessions.
     Closed(Vec<AwaitingDisk>),
-    /// The memory comes. The workers wait for their volumes, which come, too, or are at a place that
-    /// both hosts reach.
+    /// The memory comes. The workers wait for their volumes, which come, too, or are at a place
+    /// that both hosts reach.
     Coming(Vec<AwaitingDisk>, Option<Arriving>),
     /// The volumes are being opened. Then the guest goes on at once, if that was decided.
     TakingUp { goes_on: bool },
