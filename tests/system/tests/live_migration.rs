@@ -23,8 +23,10 @@ const FILLS: &str = "m=strongroom-memory; m=$m-marker-5d1c; yes $m | head -c 200
 const COUNTING: &str = "(n=0; while n=$((n+1)); do printf '%-4096d' $n | \
      dd of=/dev/vda bs=4096 seek=1 conv=notrunc,fsync 2>/dev/null; echo $n > /count; done) \
      </dev/null >/dev/null 2>&1 &";
+/// How far the guest has counted. The file is empty for a moment before each write.
+const HEARD: &str = "until c=$(cat /count) && [ -n \"$c\" ]; do :; done; echo $c";
 /// What the guest has heard of, and then what the disk has.
-const CHECKS: &str = "c=$(cat /count); d=$(dd if=/dev/vda bs=4096 skip=1 count=1 iflag=direct 2>/dev/null | \
+const CHECKS: &str = "until c=$(cat /count) && [ -n \"$c\" ]; do :; done; d=$(dd if=/dev/vda bs=4096 skip=1 count=1 iflag=direct 2>/dev/null | \
      head -c 20); echo counted $c of $((d))";
 
 /// What a guest that counts has in its memory, and how far it has come.
@@ -278,7 +280,7 @@ fn moves_all(datastores: Datastores) {
         assert!(console.session.run(swapped).contains(SWAPPED), "{to}");
         console.session.run("mount -r -t vfat /dev/vdc /mnt");
         assert!(console.session.run("cat /mnt/user-data; umount /mnt").contains("# moves"), "{to}");
-        let counted = console.session.run("cat /count").trim().parse::<u64>().unwrap();
+        let counted = console.session.run(HEARD).trim().parse::<u64>().unwrap();
         console.session.wait_until(&format!("[ $(cat /count) -gt {counted} ]"));
     }
     assert!(swap.exists());
@@ -517,7 +519,7 @@ fn moves_harmed(datastores: Datastores) {
         console.session.wait_until(&format!("[ -e /broken ] || [ $(cat /count) -gt {heard} ]"));
         let broken = console.session.run("cat /broken 2>/dev/null; true");
         assert_eq!(broken.trim(), "", "a write was lost, or another guest wrote");
-        heard = console.session.run("cat /count").trim().parse::<u64>().unwrap();
+        heard = console.session.run(HEARD).trim().parse::<u64>().unwrap();
     }
     println!("{} moves of {} rounds, {boots} boots, counted to {heard}", moved, rounds());
     assert!(moved > 0 && heard > 0);
