@@ -8,7 +8,8 @@
 //!                disks/0.sock ...  (of workers, for QEMU)
 //!                qemu/             (of QEMU: `strongroom_hypervisor::RunDirectory`)
 //!                tpm-states.sock   (of the TPM's gate)
-//!                vtpm.state/       (of swtpm, if the VM's directory is on a cluster)
+//!                vtpm.state/       (of swtpm, if the VM's directory is on a cluster, or its guest
+//!                                   has come from another host)
 //! ```
 
 use std::fs::DirBuilder;
@@ -185,7 +186,7 @@ impl VmRunDirectory {
         self.0.join("initrd")
     }
 
-    /// swtpm's directory, if the VM's own directory is on a cluster, where each state is kept.
+    /// swtpm's directory, if it is not in the VM's own one: each state is kept there, too.
     pub fn tpm_state(&self) -> PathBuf {
         self.0.join(TPM_STATE)
     }

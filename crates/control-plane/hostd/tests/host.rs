@@ -56,6 +56,9 @@ fn main() -> ExitCode {
             "a_running_vm_that_moves_with_its_volumes_goes_on_in_one_place_whoever_is_killed_when",
             live_moves::all_are_killed_with_volumes,
         ),
+        trial("a_tpm_moves_there_and_back_with_its_running_guest", live_moves::tpm::there_and_back),
+        trial("a_tpm_is_where_its_guest_is_whoever_is_killed", live_moves::tpm::few_are_killed),
+        long_trial("a_tpm_is_where_its_guest_is_whoever_is_killed_when", live_moves::tpm::all_are_killed),
         trial("a_cancelled_move_of_a_running_vm_leaves_it_where_it_was", live_moves::cancelled),
         trial("what_a_guest_said_is_kept_sealed", console_log::kept),
         trial("orders_of_a_former_control_plane_are_refused_also_after_a_kill", attacks::former_term),
@@ -119,6 +122,7 @@ fn main() -> ExitCode {
         long_trial("on_a_cluster_a_vm_of_a_host_that_is_shut_out_runs_on_another", clusters::is_taken_over),
         long_trial("on_a_cluster_a_tpm_keeps_what_it_has_acknowledged", clusters::tpm::keeps_its_states),
         long_trial("on_a_cluster_a_tpm_goes_with_its_vm_to_another_host", clusters::tpm::is_taken_over),
+        long_trial("on_a_cluster_a_tpm_moves_with_its_running_guest", live_moves::tpm::on_a_cluster),
         long_trial("on_a_cluster_that_stops_a_vm_waits_and_nothing_else", clusters::stands_still),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])

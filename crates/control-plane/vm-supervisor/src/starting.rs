@@ -15,7 +15,7 @@ use strongroom_datastore::file::Descriptor;
 use strongroom_host::layout::Layout;
 use strongroom_host::orders::{Incoming, Orphan, RunTask};
 use strongroom_host::protocol::{
-    Disk, DiskKind, DiskName, Problem, Progress, VolumeFacts, WaitingFor, check_moves_live,
+    Disk, DiskKind, DiskName, Problem, Progress, VmSpec, VolumeFacts, WaitingFor, check_moves_live,
 };
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::vm_directory::VmRecord;
@@ -33,7 +33,7 @@ use crate::swap;
 use crate::transfer::qmp_problem;
 use crate::vm::Event;
 use crate::volumes::{ServedVolume, VolumeError, VolumeHost, VolumeNews};
-use crate::vtpm::{Keeper, TpmPlace};
+use crate::vtpm::{ArrivingTpm, Keeper, TpmError, TpmPlace};
 
 /// How often an unavailable key is requested again.
 const KEY_RETRY: Duration = Duration::from_secs(2);
@@ -56,14 +56,16 @@ pub struct Started {
     pub qemu: Qemu,
     /// Records the states of its TPM, if it has a working one.
     pub tpm: Option<Keeper>,
+    /// The TPM of a VM that comes from another host.
+    pub arriving: Option<ArrivingTpm>,
     /// The workers of a VM that comes from another host, which wait for their volumes.
     pub awaiting: Vec<AwaitingDisk>,
-    /// The volumes, if they come from there, too.
-    pub arriving: Option<Arriving>,
+    /// The volumes of such a VM, if they come from there, too.
+    pub coming: Option<ComingVolumes>,
 }
 
 /// What the volumes are that come from another host, once it has closed them.
-pub type Arriving = Receiver<Result<Vec<VolumeFacts>, Problem>>;
+pub type ComingVolumes = Receiver<Result<Vec<VolumeFacts>, Problem>>;
 
 /// A disk whose worker waits for its volume.
 #[derive(Debug)]
@@ -202,7 +204,7 @@ impl Starting {
         match machine {
             Ok((qemu, swtpm)) => {
                 let tpm = swtpm.and_then(|swtpm| self.keep_tpm(swtpm));
-                Ok(Started { volumes, qemu, tpm, awaiting: Vec::new(), arriving: None })
+                Ok(Started { volumes, qemu, tpm, arriving: None, awaiting: Vec::new(), coming: None })
             }
             Err(problem) => {
                 volumes.iter().for_each(ServedVolume::stop);
@@ -227,12 +229,17 @@ impl Starting {
                 self.when_key_is_there(|| self.volume_host().stand_by(spec, &disk, place.socket, comes))?;
             awaiting.push(AwaitingDisk { socket: place.socket, disk, standby });
         }
-        let (mut qemu, _) = self.launch(incoming.machine.generation_id, true)?;
-        let socket = self.qemus_directory()?.incoming();
-        match qemu.monitor().receive_memory(&socket, incoming.settings) {
+        let run = self.qemus_directory()?;
+        let mut arriving = match spec.tpm {
+            true => Some(self.await_tpm(&run).map_err(|error| error.problem())?),
+            false => None,
+        };
+        let swtpm = arriving.as_mut().map(ArrivingTpm::swtpm_mut);
+        let mut qemu = self.start_qemu(incoming.machine.generation_id, true, swtpm)?;
+        match qemu.monitor().receive_memory(&run.incoming(), incoming.settings) {
             Ok(()) => {
-                let arriving = coming.map(|coming| coming.arriving);
-                Ok(Started { volumes: Vec::new(), qemu, tpm: None, awaiting, arriving })
+                let coming = coming.map(|coming| coming.arriving);
+                Ok(Started { volumes: Vec::new(), qemu, tpm: None, arriving, awaiting, coming })
             }
             Err(error) => {
                 qemu.kill();
@@ -323,10 +330,20 @@ impl Starting {
             true => Some(self.start_tpm(&run, waiting)?),
             false => None,
         };
+        Ok((self.start_qemu(generation_id, waiting, swtpm.as_mut())?, swtpm))
+    }
+
+    /// Starts QEMU, with this TPM, which ends if QEMU does not start.
+    fn start_qemu(
+        &self,
+        generation_id: Uuid,
+        waiting: bool,
+        swtpm: Option<&mut Swtpm>,
+    ) -> Result<Qemu, Problem> {
         match self.starter.start_qemu(generation_id, waiting) {
-            Ok(qemu) => Ok((qemu, swtpm)),
+            Ok(qemu) => Ok(qemu),
             Err(problem) => {
-                let said = swtpm.as_mut().map(|swtpm| {
+                let said = swtpm.map(|swtpm| {
                     swtpm.kill();
                     swtpm.said()
                 });
@@ -355,7 +372,14 @@ impl Starting {
     }
 
     fn tpm(&self) -> TpmPlace {
-        TpmPlace::of(&self.task.spec, &self.keys, &self.starter)
+        TpmPlace::of(&self.task, &self.run, &self.keys, &self.starter)
+    }
+
+    /// Starts a TPM that waits for its state, which comes with the guest's memory.
+    fn await_tpm(&self, run: &RunDirectory) -> Result<ArrivingTpm, TpmError> {
+        let arriving = ArrivingTpm::start(self.tpm(), run)?;
+        let _ = self.events.send(Event::TpmStarted(arriving.swtpm().identity()));
+        Ok(arriving)
     }
 
     /// Starts the VM's TPM as soon as its key is available.
@@ -385,13 +409,7 @@ impl Starting {
     /// Starts to record the states of the TPM. If that fails, the VM runs, but the TPM does not
     /// answer commands that change its state until another supervisor records it.
     fn keep_tpm(&self, swtpm: Swtpm) -> Option<Keeper> {
-        let events = self.events.clone();
-        let lost = move |said| drop(events.send(Event::TpmLost(said)));
-        Keeper::start(self.tpm(), swtpm, lost)
-            .inspect_err(|error| {
-                tracing::error!("VM {}: its TPM's states are not recorded: {error}", self.task.spec.name);
-            })
-            .ok()
+        kept(&self.task.spec, Keeper::start(self.tpm(), swtpm, tpm_is_lost(&self.events)))
     }
 
     fn volume_host(&self) -> VolumeHost<'_> {
@@ -457,7 +475,7 @@ impl Starting {
 struct Coming {
     /// What is known of those that have a worker.
     served: BTreeMap<DiskName, Descriptor>,
-    arriving: Arriving,
+    arriving: ComingVolumes,
 }
 
 /// What a thread that fetches volumes tells.
@@ -476,6 +494,20 @@ impl FetchesBeside for Fetching {
     fn nearly_there(&self, served: BTreeMap<DiskName, Descriptor>) {
         let _ = self.nearly_there.send(served);
     }
+}
+
+/// Tells of the end of a running VM's TPM.
+pub fn tpm_is_lost(events: &Sender<Event>) -> impl FnOnce(String) + Send + use<> {
+    let events = events.clone();
+    move |said| drop(events.send(Event::TpmLost(said)))
+}
+
+/// The keeper of a VM's TPM, if it was started.
+pub fn kept(spec: &VmSpec, keeper: io::Result<Keeper>) -> Option<Keeper> {
+    let told = |error: &io::Error| {
+        tracing::error!("VM {}: its TPM's states are not recorded: {error}", spec.name);
+    };
+    keeper.inspect_err(told).ok()
 }
 
 /// Records a start. From here on, a repetition of its order does not start the VM again. A

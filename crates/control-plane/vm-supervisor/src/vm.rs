@@ -68,7 +68,7 @@ use crate::starter::Starter;
 use crate::starting::{StartHandle, Started, Starting, start_control};
 use crate::transfer::qmp_problem;
 use crate::volumes::{ServedVolume, VolumeNews};
-use crate::vtpm::Keeper;
+use crate::vtpm::{ArrivingTpm, Keeper};
 use crate::{SupervisorError, swap};
 
 /// How long the volumes may take to drain when the VM is off: their own timeouts, and a margin.
@@ -172,6 +172,8 @@ pub struct Vm {
     limits: Arc<LimitPage>,
     machine: Option<Machine>,
     tpm: Option<Keeper>,
+    /// The TPM of a VM that comes from another host, until its guest goes on.
+    arriving_tpm: Option<Arc<ArrivingTpm>>,
     serial: Serial,
     state: StateFile,
     halted: Halted,
@@ -293,6 +295,7 @@ impl Vm {
             limits,
             machine: None,
             tpm: None,
+            arriving_tpm: None,
             serial: Serial::default(),
             state,
             halted: Halted { by_request, for_room: false },
@@ -441,7 +444,7 @@ impl Vm {
             }
             volume.served = Some(served);
         }
-        self.tpm = started.tpm;
+        (self.tpm, self.arriving_tpm) = (started.tpm, started.arriving.map(Arc::new));
         let events = self.events.clone();
         let identity = started.qemu.identity();
         let tell = move |news| {
@@ -466,7 +469,7 @@ impl Vm {
         if self.task.incoming.is_some() {
             match &self.stop {
                 Some(_) => self.cut_off(),
-                None => self.await_memory(started.awaiting, started.arriving),
+                None => self.await_memory(started.awaiting, started.coming),
             }
             return None;
         }
@@ -556,6 +559,9 @@ impl Vm {
         self.end_dump();
         self.machine = None;
         if let Some(tpm) = self.tpm.take() {
+            tpm.end();
+        }
+        if let Some(tpm) = self.arriving_tpm.take().and_then(Arc::into_inner) {
             tpm.end();
         }
         if self.stop.is_none() {

@@ -55,6 +55,9 @@ pub struct Host {
     /// does not.
     #[serde(default)]
     pub tpms_on_clusters: bool,
+    /// Whether VMs with a TPM move from and to it while they run; absent from a hostd whose do not.
+    #[serde(default)]
+    pub live_tpms: bool,
     /// The directories that may hold kernels, initial ram disks and CD-ROM images.
     #[serde(default)]
     pub boot_directories: Vec<PathBuf>,

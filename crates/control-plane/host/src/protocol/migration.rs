@@ -150,11 +150,6 @@ impl RunningMachine {
 /// # Errors
 /// Names what keeps it where it is.
 pub fn check_moves_live(spec: &VmSpec) -> Result<(), Problem> {
-    if spec.tpm {
-        let message =
-            format!("VM {} does not move while it runs: it has a TPM, whose state is on its host", spec.name);
-        return Err(Problem::new("not_movable", message).with_next_step("stop it, and move it then"));
-    }
     spec.check_whole()
 }
 
@@ -173,6 +168,7 @@ fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::{DiskBecomes, DiskKey};
 
     #[test]
     fn a_machine_goes_on_where_it_fits() {
@@ -202,7 +198,12 @@ mod tests {
             change(&mut spec);
             check_moves_live(&spec).map_err(|problem| problem.message)
         };
-        assert_eq!(moves(&|spec| spec.seed = true), Ok(()));
-        assert!(moves(&|spec| spec.tpm = true).unwrap_err().contains("TPM"));
+        assert_eq!(moves(&|spec| (spec.seed, spec.tpm) = (true, true)), Ok(()));
+        let half_clear = |spec: &mut VmSpec| {
+            let key = spec.disks[0].key.provider_key().unwrap().clone();
+            let becomes = DiskBecomes::Encrypted;
+            spec.disks[0].key = DiskKey::HalfClear { key, kek: None, becomes };
+        };
+        assert!(moves(&half_clear).unwrap_err().contains("not encrypted as a whole"));
     }
 }

@@ -411,6 +411,7 @@ impl Hostd {
                 accelerator: capacity::accelerator(qemu.as_ref()),
                 programs: Some(capacity::programs(qemu.as_ref())),
                 tpms_on_clusters: true,
+                live_tpms: true,
                 boot_directories: config.boot_directories.clone(),
                 datastores: config.datastores.iter().map(|datastore| hostd.state_of(datastore)).collect(),
                 crypto_safe: crypto_safe::judge(&Root::machine(), config.crypto_safe, encrypted_run),

@@ -26,7 +26,7 @@ fn mount(cluster: &CephCluster, namespace: &str) -> CephMount {
     mount_as(cluster, namespace, "client.admin")
 }
 
-fn mount_as(cluster: &CephCluster, namespace: &str, user: &str) -> CephMount {
+pub fn mount_as(cluster: &CephCluster, namespace: &str, user: &str) -> CephMount {
     CephMount {
         pools: CephPools {
             pool: "rep2".parse().unwrap(),

@@ -2,6 +2,8 @@
 //! process is killed between any two steps: the guest goes on in one place, with every write that
 //! was acknowledged.
 
+pub mod tpm;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,6 +22,7 @@ use strongroom_host::protocol::{
 use strongroom_host::wire::Wire;
 
 use crate::support::{Console, Host, KeySite, booting, kill, until};
+use crate::tpm::tpm_guest;
 
 /// A disk whose guest prints `ready`. For each input byte but an `r` it counts, writes the count to
 /// the disk, and then prints it: so what is printed was acknowledged. For an `r` it prints what the
@@ -126,6 +129,8 @@ struct Site {
     count: u8,
     /// Whether each has a datastore of its own.
     is_separate: bool,
+    /// What the register of a guest has that counts in its TPM.
+    register: Option<Vec<u8>>,
 }
 
 /// How far an attempt comes before somebody harms it.
@@ -145,6 +150,7 @@ enum Victim {
     Hostd(usize),
     Supervisor(usize),
     Qemu(usize),
+    Swtpm(usize),
 }
 
 const SOURCE: usize = 0;
@@ -204,11 +210,19 @@ impl Site {
         if let Some(keys) = &keys {
             spec.disks[0].key = DiskKey::provider(keys.key.clone(), made[0].kek);
         }
-        hosts[0].import(&spec, &writing_guest());
+        if spec.tpm {
+            spec = spec.with_facts(&made);
+            let imported = hosts[0].import_into(&spec, "disk0", &tpm_guest());
+            let Some(OperationOutcome::Volumes(made)) = imported else { panic!("{imported:?}") };
+            spec = spec.with_facts(&made);
+        } else {
+            hosts[0].import(&spec, &writing_guest());
+        }
         let how = StartOptions::default();
         hosts[0].done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how });
-        let (at, generation, attempts, count) = (0, 1, 1, b'0');
-        let mut site = Self { hosts, spec, keys, at, generation, attempts, count, is_separate: true };
+        let (at, generation, attempts, count, register) = (0, 1, 1, b'0', None);
+        let is_separate = true;
+        let mut site = Self { hosts, spec, keys, at, generation, attempts, count, is_separate, register };
         site.begins();
         site
     }
@@ -239,6 +253,9 @@ impl Site {
     /// The guest that has booted writes its first count.
     fn begins(&mut self) {
         self.count = b'1';
+        if self.spec.tpm {
+            return self.begins_with_tpm();
+        }
         let mut console = self.console();
         console.await_line("ready");
         console.say("w");
@@ -247,6 +264,9 @@ impl Site {
 
     /// The guest counts on, with its memory, and its disk has what it wrote last.
     fn works(&mut self) {
+        if self.spec.tpm {
+            return self.works_with_tpm();
+        }
         // After a supervisor's death input can be lost, and the console with it.
         let mut console = until("the guest answers", || {
             let mut console = self.console();
@@ -325,6 +345,7 @@ impl Site {
                     kill(pid);
                 }
             }
+            Victim::Swtpm(end) => self.kill_swtpm(self.index(end)),
         }
     }
 
@@ -471,6 +492,7 @@ fn harmed(site: &mut Site, step: Step, victim: Victim) {
     // Its guest is gone with its QEMU, or with its disks while it is between the hosts.
     let is_lost = match victim {
         Victim::Hostd(_) => None,
+        Victim::Swtpm(end) => return site.goes_on_without_swtpm(end, step, from),
         Victim::Qemu(end) => Some(end),
         Victim::Supervisor(SOURCE) => (step > Step::Received).then_some(SOURCE),
         Victim::Supervisor(end) => Some(end),
@@ -484,6 +506,9 @@ fn harmed(site: &mut Site, step: Step, victim: Victim) {
         site.generation = site.attempts;
         let (spec, how) = (Box::new(site.spec_on(site.at)), StartOptions::default());
         site.hosts[site.at].done(&site.spec, site.generation, OperationKind::Start { spec, how });
+        if site.spec.tpm {
+            return site.boots_with_tpm();
+        }
         let said = Site::said(site.count);
         let mut console = until("the guest answers", || {
             let mut console = site.console();

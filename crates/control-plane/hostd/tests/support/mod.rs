@@ -749,15 +749,19 @@ impl Console {
     /// Says a text, and reads until the guest has answered this line. Returns `false` if that takes
     /// long: after a supervisor's death input can be lost.
     pub fn is_answered(&mut self, text: &str, answer: &str) -> bool {
+        self.is_told(text, &format!("{answer}\n"))
+    }
+
+    /// Says a text, and reads until the guest has said this. Returns `false` if that takes long.
+    pub fn is_told(&mut self, text: &str, wanted: &str) -> bool {
         self.say(text);
         self.stream.get_ref().set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         let (mut said, mut byte) = (Vec::new(), [0]);
-        let end = format!("{answer}\n");
-        while !said.ends_with(end.as_bytes()) && self.stream.read_exact(&mut byte).is_ok() {
+        while !said.ends_with(wanted.as_bytes()) && self.stream.read_exact(&mut byte).is_ok() {
             said.extend(byte);
         }
         self.stream.get_ref().set_read_timeout(Some(SOON)).unwrap();
-        said.ends_with(end.as_bytes())
+        said.ends_with(wanted.as_bytes())
     }
 
     /// Reads the next line, without its end.

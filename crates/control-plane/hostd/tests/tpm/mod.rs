@@ -1,5 +1,7 @@
 //! A guest's TPM: what it has acknowledged is kept, whoever is killed at that moment.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use strongroom_host::protocol::{DiskKey, OperationKind, OperationOutcome, PowerState, StartOptions, VmSpec};
 
 use super::FORCED;
@@ -11,6 +13,8 @@ const NV_INDEX: &str = "01800001";
 /// The owner, and a session with an empty password.
 const OWNER: &str = "40000001";
 const SESSION: &str = "00000009 40000009 0000 00 0000";
+/// The register that anybody may extend (16).
+const REGISTER: &str = "00000010";
 /// The length of the index, and of the texts that are written to it.
 const TEXT_BYTES: usize = 32;
 /// What all of these texts begin with.
@@ -63,13 +67,27 @@ impl TpmGuest {
     pub fn found(host: &Host, spec: &VmSpec) -> Self {
         let mut console = host.console(spec);
         until("the guest reads a command", || console.is_answered("\n", "!\r").then_some(()));
+        // That may have been said before. An answer to TPM2_PCR_Read names the registers that were
+        // asked for, which are others each time.
+        static ASKED: AtomicU8 = AtomicU8::new(1);
+        until("the guest answers", || {
+            let asked = format!("{:02x}0000", ASKED.fetch_add(1, Ordering::Relaxed).max(1));
+            let command = format!("8001000000140000017e00000001000b03{asked}\n");
+            console.is_told(&command, &format!("00000001000b03{asked}")).then_some(())
+        });
+        console.read_line();
         Self(console)
     }
 
-    /// Sends a command, without tag and size. Returns the answer after its response code.
+    /// Sends a command with sessions, without tag and size. Returns the answer after its response
+    /// code.
     fn tell(&mut self, command: &str) -> Vec<u8> {
+        self.tell_with("8002", command)
+    }
+
+    fn tell_with(&mut self, tag: &str, command: &str) -> Vec<u8> {
         let digits: String = command.split_whitespace().collect();
-        self.0.say(&format!("8002{:08x}{digits}\n", 6 + digits.len() / 2));
+        self.0.say(&format!("{tag}{:08x}{digits}\n", 6 + digits.len() / 2));
         let line = loop {
             // Answers to a former supervisor's console may come first.
             let line = self.0.read_line();
@@ -103,6 +121,17 @@ impl TpmGuest {
     pub fn has(&mut self, number: u64) {
         let answer = self.tell(&format!("0000014e {OWNER} {NV_INDEX} {SESSION} {TEXT_BYTES:04x} 0000"));
         assert_eq!(String::from_utf8_lossy(&answer[6..6 + TEXT_BYTES]), text_of(number));
+    }
+
+    /// Extends a register (TPM2_PCR_Extend), which has its first value again after a boot.
+    pub fn extend(&mut self, number: u64) {
+        self.tell(&format!("00000182 {REGISTER} {SESSION} 00000001 000b {number:064x}"));
+    }
+
+    /// What the register has (TPM2_PCR_Read).
+    pub fn register(&mut self) -> Vec<u8> {
+        let answer = self.tell_with("8001", "0000017e 00000001 000b 03 000001");
+        answer[answer.len() - 32..].to_vec()
     }
 }
 

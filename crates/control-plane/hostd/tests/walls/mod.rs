@@ -194,7 +194,7 @@ impl Captured {
 }
 
 fn place_tpm_state() -> Value {
-    json!({ "PlaceTpmState": { "is_new": false } })
+    json!({ "PlaceTpmState": { "is_empty": false } })
 }
 
 /// A supervisor under an attacker's control can start only what its VM may need: as many processes

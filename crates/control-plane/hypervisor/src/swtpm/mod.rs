@@ -18,10 +18,12 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, open, openat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, open, openat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::path::Arg;
-use rustix::process::geteuid;
+use rustix::process::{getegid, geteuid};
 use thiserror::Error;
 
 pub use self::states::{Notice, StateGate};
@@ -108,12 +110,12 @@ impl Swtpm {
         let failed = |error: io::Error| SwtpmError::Prepare { path: state.to_owned(), error };
         // QEMU connects to the first socket, and who records states to the second.
         let (qemus, supervisors) = (listen(&run.tpm())?, listen(&run.tpm_states())?);
-        give(CWD, run.tpm(), AtFlags::SYMLINK_NOFOLLOW, isolation)
+        give(CWD, run.tpm(), AtFlags::SYMLINK_NOFOLLOW, isolation.user)
             .map_err(|errno| SwtpmError::Prepare { path: run.tpm(), error: errno.into() })?;
         let of_qemu = isolation;
         let user = of_qemu.user_beside()?;
         let isolation = &user.isolation(of_qemu);
-        give_state(state, isolation)?;
+        give_state(state, isolation.user)?;
         let changes = gate::watch(state).map_err(|errno| failed(errno.into()))?;
         let (of_gate, control) = UnixStream::pair().map_err(failed)?;
         let directory = without_comma(state)?;
@@ -235,8 +237,32 @@ fn listen(path: &Path) -> Result<UnixListener, SwtpmError> {
     UnixListener::bind(path).map_err(failed)
 }
 
-/// Gives the state to swtpm's user, which is another one at each start.
-fn give_state(state: &Path, isolation: &Isolation<'_>) -> Result<(), SwtpmError> {
+/// Takes a state from swtpm's user: nobody but this process's user writes there afterwards, and
+/// nothing but the state is left there. It may be the state of a swtpm on another host, which
+/// writes no more. `Ok` if there is none.
+///
+/// # Errors
+/// If there is something else than a TPM's state.
+pub fn take_state(state: &Path) -> Result<(), SwtpmError> {
+    let failed = |errno: Errno| SwtpmError::Prepare { path: state.to_owned(), error: errno.into() };
+    if matches!(state.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound) {
+        return Ok(());
+    }
+    let directory = give_state(state, Some((geteuid().as_raw(), getegid().as_raw())))?;
+    // Its former owner can add no more names.
+    for entry in Dir::read_from(&directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if ![c".", c".."].contains(&entry.file_name())
+            && entry.file_name().to_bytes() != STATE_FILE.as_bytes()
+        {
+            unlinkat(&directory, entry.file_name(), AtFlags::empty()).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the state to swtpm's user, which is another one at each start, or to another user.
+fn give_state(state: &Path, user: Option<(u32, u32)>) -> Result<OwnedFd, SwtpmError> {
     let failed = |errno: Errno| SwtpmError::Prepare { path: state.to_owned(), error: errno.into() };
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = match open(state, flags | OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
@@ -258,19 +284,15 @@ fn give_state(state: &Path, isolation: &Isolation<'_>) -> Result<(), SwtpmError>
             return Err(SwtpmError::NotState(state.to_owned()));
         }
         // By descriptor: the directory's former owner may swap names.
-        give(&file, "", AtFlags::EMPTY_PATH, isolation).map_err(failed)?;
+        give(&file, "", AtFlags::EMPTY_PATH, user).map_err(failed)?;
     }
-    give(&directory, "", AtFlags::EMPTY_PATH, isolation).map_err(failed)
+    give(&directory, "", AtFlags::EMPTY_PATH, user).map_err(failed)?;
+    Ok(directory)
 }
 
-/// Changes a file's owner to swtpm's user.
-fn give(
-    directory: impl AsFd,
-    path: impl Arg,
-    flags: AtFlags,
-    isolation: &Isolation<'_>,
-) -> Result<(), Errno> {
-    match isolation.user.filter(|_| geteuid().is_root()) {
+/// Changes a file's owner.
+fn give(directory: impl AsFd, path: impl Arg, flags: AtFlags, user: Option<(u32, u32)>) -> Result<(), Errno> {
+    match user.filter(|_| geteuid().is_root()) {
         Some((uid, gid)) => {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             chownat(directory, path, Some(uid), Some(gid), flags)

@@ -48,6 +48,7 @@ use uuid::Uuid;
 pub(super) use self::server::serve;
 use strongroom_host::orders::{Birth, RunTask, Task};
 use strongroom_host::protocol::Problem;
+use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::wire::{Wire, WireError};
 
 use super::SupervisorError;
@@ -72,9 +73,11 @@ enum Ask {
     Kill { pid: u32 },
     /// Probe this host's QEMU.
     ProbeQemu,
-    /// Empty the host's directory of the TPM of a VM on a cluster, and open a file for the state,
-    /// unless the TPM is new.
-    PlaceTpmState { is_new: bool },
+    /// Empty the host's directory of a TPM whose states are kept elsewhere, and open a file for the
+    /// state, unless swtpm starts without one.
+    PlaceTpmState { is_empty: bool },
+    /// Take the state in the VM's directory from the swtpm that has had it.
+    TakeTpmState,
     /// Start swtpm. The pipe with its key comes with the request.
     Swtpm,
     /// Connect to swtpm's gate.
@@ -136,6 +139,14 @@ struct Asked {
 #[derive(Serialize, Deserialize)]
 struct Answered {
     answer: Answer,
+}
+
+/// Whether swtpm's directory is not in the VM's own one, where each state is kept by the supervisor:
+/// the VM is on a cluster, or its guest has come from another host.
+pub(super) fn keeps_tpm_apart(task: &RunTask, run: &VmRunDirectory) -> bool {
+    // A start without it removes it.
+    let has_come = task.incoming.is_some() || (task.adopt.is_some() && run.tpm_state().exists());
+    task.spec.is_on_cluster() || has_come
 }
 
 /// Starts this program again with a task of its own: a process that has the privileges of this one,
@@ -245,14 +256,23 @@ impl Starter {
         }
     }
 
-    /// Empties the host's directory of the TPM of a VM on a cluster. Returns a file for the state
-    /// with which swtpm starts, unless the TPM is new.
+    /// Empties the host's directory of a TPM that is [kept elsewhere](keeps_tpm_apart). Returns a
+    /// file for the state with which swtpm starts, unless it starts without one.
     ///
     /// # Errors
     /// If the VM has no such directory, or swtpm runs.
-    pub fn place_tpm_state(&self, is_new: bool) -> io::Result<Option<OwnedFd>> {
-        let (_, mut files) = self.ask(Ask::PlaceTpmState { is_new }, &[]).map_err(io::Error::other)?;
+    pub fn place_tpm_state(&self, is_empty: bool) -> io::Result<Option<OwnedFd>> {
+        let (_, mut files) = self.ask(Ask::PlaceTpmState { is_empty }, &[]).map_err(io::Error::other)?;
         Ok(files.0.next())
+    }
+
+    /// Takes the state in the VM's directory from the swtpm that has had it, maybe on another host:
+    /// the supervisor replaces it from now on.
+    ///
+    /// # Errors
+    /// If there is something else, or the VM's swtpm has it.
+    pub fn take_tpm_state(&self) -> io::Result<()> {
+        self.done(Ask::TakeTpmState).map_err(io::Error::other)
     }
 
     /// Starts the VM's swtpm with this key, in a pipe.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use strongroom_hypervisor::monitor::MonitorProcess;
 use strongroom_hypervisor::qemu::{
     LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, connect_to, give_disk_socket, start_agent_monitor,
 };
-use strongroom_hypervisor::swtpm::{STATE_FILE, StateGate};
+use strongroom_hypervisor::swtpm::{STATE_FILE, StateGate, take_state};
 use strongroom_hypervisor::{
     Isolation, Launcher, MachineSpec, Qemu, QemuIdentity, QemuProgram, RunDirectory, Swtpm,
 };
@@ -34,7 +34,7 @@ use strongroom_vm::limits::DISKS_MAX;
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::supervise::{NewWorker, Program, Quarters, StartsWorkers, WorkerStarter};
 
-use super::{Answer, Answered, Ask, Asked, QemuSocket};
+use super::{Answer, Answered, Ask, Asked, QemuSocket, keeps_tpm_apart};
 use crate::clusters::Clusters;
 use crate::machine::machine_spec;
 use crate::volumes::is_of_a_disk;
@@ -301,7 +301,8 @@ impl Server {
                 let _one_at_a_time = self.starting.lock();
                 Ok((Answer::Qemu(Box::new(self.probe()?.findings())), Vec::new()))
             }
-            Ask::PlaceTpmState { is_new } => self.place_tpm_state(is_new),
+            Ask::PlaceTpmState { is_empty } => self.place_tpm_state(is_empty),
+            Ask::TakeTpmState => self.take_tpm_state(),
             Ask::Swtpm => self.start_swtpm(files.next().ok_or_else(without)?),
             Ask::TpmGate => {
                 self.allow_tpm()?;
@@ -401,28 +402,25 @@ impl Server {
 
     /// The directory in which swtpm keeps the state of the VM's TPM.
     fn swtpms_directory(&self) -> PathBuf {
-        match self.task.spec.is_on_cluster() {
+        match keeps_tpm_apart(&self.task, &self.run) {
             true => self.run.tpm_state(),
             false => self.task.spec.tpm_state_path(),
         }
     }
 
-    /// What is there is of a former start: the cluster has each state that counts.
-    fn place_tpm_state(&self, is_new: bool) -> Done {
+    /// What is there is of a former start.
+    fn place_tpm_state(&self, is_empty: bool) -> Done {
         self.allow_tpm()?;
-        if !self.task.spec.is_on_cluster() {
+        if !keeps_tpm_apart(&self.task, &self.run) {
             let message = format!("the state of the TPM of VM {} has its place", self.task.spec.name);
             return Err(Problem::new("starter", message));
         }
         let _one_at_a_time = self.starting.lock();
         self.allow_one("swtpm", Kept::is_swtpm)?;
         let directory = self.swtpms_directory();
-        match std::fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Problem::system(error)),
-            _ => {}
-        }
+        remove_all(&directory)?;
         DirBuilder::new().mode(0o700).create(&directory).map_err(Problem::system)?;
-        if is_new {
+        if is_empty {
             return Ok((Answer::Done, Vec::new()));
         }
         let mut options = File::options();
@@ -430,10 +428,28 @@ impl Server {
         Ok((Answer::Done, vec![file.map_err(Problem::system)?.into()]))
     }
 
+    fn take_tpm_state(&self) -> Done {
+        self.allow_tpm()?;
+        if !keeps_tpm_apart(&self.task, &self.run) {
+            let message = format!("the state of the TPM of VM {} is its swtpm's", self.task.spec.name);
+            return Err(Problem::new("starter", message));
+        }
+        // A cluster has no owners.
+        if !self.task.spec.is_on_cluster() {
+            take_state(&self.task.spec.tpm_state_path())
+                .map_err(|error| Problem::new("swtpm", error.to_string()))?;
+        }
+        Ok((Answer::Done, Vec::new()))
+    }
+
     fn start_swtpm(&self, key: OwnedFd) -> Done {
         self.allow_tpm()?;
         let _one_at_a_time = self.starting.lock();
         self.allow_one("swtpm", Kept::is_swtpm)?;
+        if !keeps_tpm_apart(&self.task, &self.run) {
+            // A later supervisor would take it for the present one.
+            remove_all(&self.run.tpm_state())?;
+        }
         let run = self.make_qemus_directory()?;
         let isolation = self.belongings.isolation(&self.launcher);
         let started = Swtpm::start(&run, &isolation, &self.swtpms_directory(), Some(key));
@@ -581,6 +597,14 @@ impl Server {
         let what = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CLOSE_WRITE;
         inotify::add_watch(&changes, self.swtpms_directory(), what)?;
         Ok(changes)
+    }
+}
+
+/// Removes a directory with its content, if there is one.
+fn remove_all(directory: &Path) -> Result<(), Problem> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Problem::system(error)),
+        _ => Ok(()),
     }
 }
 

@@ -36,9 +36,12 @@ use crate::memory::make_disks_durable;
 use crate::rekey::reencryption::merge_new_top;
 use crate::serial::Serial;
 use crate::starter::Starter;
-use crate::starting::{Arriving, AwaitingDisk, VolumeSource, keep_served, record_start};
+use crate::starting::{
+    AwaitingDisk, ComingVolumes, VolumeSource, keep_served, kept, record_start, tpm_is_lost,
+};
 use crate::transfer::{only_socket, qmp_problem, system_problem};
 use crate::volumes::{ServedVolume, VolumeHost};
+use crate::vtpm::{ArrivingTpm, Keeper, KeeperOrders};
 
 /// The interval between queries.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
@@ -69,7 +72,7 @@ enum Stage {
     Closed(Vec<AwaitingDisk>),
     /// The memory comes. The workers wait for their volumes, which come, too, or are at a place
     /// that both hosts reach.
-    Coming(Vec<AwaitingDisk>, Option<Arriving>),
+    Coming(Vec<AwaitingDisk>, Option<ComingVolumes>),
     /// The volumes are being opened. Then the guest goes on at once, if that was decided.
     TakingUp { goes_on: bool },
     /// The guest could go on.
@@ -85,6 +88,8 @@ pub enum MoveStep {
     SwitchedOver(Result<(), Problem>),
     /// The volumes are open.
     TakenUp(Result<TakenUp, Problem>),
+    /// The TPM that has come with its guest is recorded.
+    TpmTakenOver(Result<(), Problem>),
 }
 
 /// Volumes that are open.
@@ -98,7 +103,7 @@ pub struct TakenUp {
 
 impl Moving {
     /// A VM that comes, whose workers wait for their volumes.
-    pub(super) fn coming(awaiting: Vec<AwaitingDisk>, arriving: Option<Arriving>) -> Self {
+    pub(super) fn coming(awaiting: Vec<AwaitingDisk>, arriving: Option<ComingVolumes>) -> Self {
         Self { stage: Stage::Coming(awaiting, arriving), asked_by: None, owner: None }
     }
 
@@ -196,6 +201,10 @@ impl Vm {
         check_moves_live(&self.task.spec)?;
         self.check_memory_can_be_saved()?;
         self.check_volumes()?;
+        if self.losses.tpm {
+            let message = "the VM's TPM has ended, so nothing of it could be sent";
+            return Err(Problem::new("tpm_lost", message).with_next_step("stop the VM, and start it"));
+        }
         let socket = self.qemus_directory()?.outgoing();
         machine.qemu().monitor().send_memory(&socket, settings).map_err(qmp_problem)?;
         let abandoned = Arc::new(AtomicBool::new(false));
@@ -267,8 +276,10 @@ impl Vm {
         let closing = self.close_volumes(ServedVolume::release);
         let (events, spec) = (self.events.clone(), self.task.spec.clone());
         let given = self.given.clone();
+        let tpm = self.tpm.as_ref().map(Keeper::orders);
         let work = move || {
-            let switched = close_and_switch(&closing, &spec, given.as_deref(), machine.qemu().monitor());
+            let monitor = machine.qemu().monitor();
+            let switched = close_and_switch(&closing, &spec, given.as_deref(), monitor, tpm.as_ref());
             let _ = events.send(Event::Moved(MoveStep::SwitchedOver(switched)));
         };
         thread::Builder::new().name("move".to_owned()).spawn(work).map(drop).map_err(Problem::system)
@@ -316,10 +327,12 @@ impl Vm {
             limits: Arc::clone(&self.limits),
             events: self.events.clone(),
             machine,
+            arriving_tpm: self.arriving_tpm.clone(),
         };
         let take_up = move || {
-            let taken_up = work.run(awaiting, whence);
-            let _ = work.events.send(Event::Moved(MoveStep::TakenUp(taken_up)));
+            let (events, taken_up) = (work.events.clone(), work.run(awaiting, whence));
+            drop(work);
+            let _ = events.send(Event::Moved(MoveStep::TakenUp(taken_up)));
         };
         thread::Builder::new().name("move".to_owned()).spawn(take_up).map(drop).map_err(Problem::system)
     }
@@ -351,10 +364,38 @@ impl Vm {
                 moving.asked_by = Some((asked_by.clone(), request));
                 return Ok(());
             }
-            Stage::TakenUp => self.goes_on(),
+            Stage::TakenUp => {
+                moving.asked_by = Some((asked_by.clone(), request));
+                return self.take_over_tpm();
+            }
         }
         asked_by.send(&Report::answer(request, None));
         Ok(())
+    }
+
+    /// The guest goes on here, once its TPM is recorded, if one has come with it.
+    fn take_over_tpm(&mut self) -> Result<(), Problem> {
+        let Some(tpm) = self.arriving_tpm.clone() else {
+            self.goes_on_as_asked();
+            return Ok(());
+        };
+        let events = self.events.clone();
+        let work = move || {
+            let taken_over = tpm.take_over().map_err(|error| error.problem());
+            // The one that is left becomes its keeper's.
+            drop(tpm);
+            let _ = events.send(Event::Moved(MoveStep::TpmTakenOver(taken_over)));
+        };
+        thread::Builder::new().name("move".to_owned()).spawn(work).map(drop).map_err(Problem::system)
+    }
+
+    fn goes_on_as_asked(&mut self) {
+        let asked_by = self.activity.moving_mut().and_then(|moving| moving.asked_by.take());
+        self.goes_on();
+        self.tell();
+        if let Some((connection, request)) = asked_by {
+            connection.send(&Report::answer(request, None));
+        }
     }
 
     /// Has the guest go on, whose volumes are open. The VM is here, also if its guest cannot, for
@@ -377,7 +418,14 @@ impl Vm {
             self.end_because(OffReason::VolumeLost, message.to_owned());
             return Err(Problem::new("worker", message));
         }
-        self.become_ready()?;
+        let ready = self.become_ready();
+        if let Some(tpm) = &self.tpm {
+            tpm.orders().go_on();
+        }
+        if let Some(tpm) = self.arriving_tpm.take().and_then(Arc::into_inner) {
+            self.tpm = kept(&self.task.spec, tpm.keep(tpm_is_lost(&self.events)));
+        }
+        ready?;
         // From now on another supervisor can take it over.
         self.state.volumes_released = false;
         self.state.write(&self.run).map_err(Problem::system)?;
@@ -390,7 +438,7 @@ impl Vm {
     }
 
     /// A machine that waits for its memory.
-    pub(super) fn await_memory(&mut self, awaiting: Vec<AwaitingDisk>, arriving: Option<Arriving>) {
+    pub(super) fn await_memory(&mut self, awaiting: Vec<AwaitingDisk>, arriving: Option<ComingVolumes>) {
         self.activity = Activity::Move(Moving::coming(awaiting, arriving));
         self.standing.becomes(PowerState::Paused, Some(coming()));
     }
@@ -433,16 +481,24 @@ impl Vm {
                         (volume.served, volume.ended) = (Some(served), false);
                     }
                 }
-                match self.learn_of_arrived(&arrived) {
-                    Ok(arrived) => {
+                let learned = self.learn_of_arrived(&arrived);
+                match learned.and_then(|arrived| Ok((arrived, self.taken_up()?))) {
+                    Ok((arrived, true)) => {
                         known = arrived;
-                        self.taken_up();
                         None
                     }
-                    Err(problem) => Some(problem),
+                    Ok((_, false)) => return,
+                    Err(problem) => {
+                        self.not_taken_up(&problem);
+                        Some(problem)
+                    }
                 }
             }
-            MoveStep::TakenUp(Err(problem)) => {
+            MoveStep::TpmTakenOver(Ok(())) => {
+                self.goes_on_as_asked();
+                return;
+            }
+            MoveStep::TakenUp(Err(problem)) | MoveStep::TpmTakenOver(Err(problem)) => {
                 self.not_taken_up(&problem);
                 Some(problem)
             }
@@ -464,20 +520,15 @@ impl Vm {
         Ok(spec.known_volumes())
     }
 
-    /// The volumes are open: the guest goes on, if that was decided.
-    fn taken_up(&mut self) {
-        let Some(moving) = self.activity.moving_mut() else { return };
-        let goes_on = matches!(moving.stage, Stage::TakingUp { goes_on: true });
+    /// The volumes are open: the guest goes on, if that was decided. Returns whether that is all.
+    fn taken_up(&mut self) -> Result<bool, Problem> {
+        let Some(moving) = self.activity.moving_mut() else { return Ok(true) };
+        if matches!(moving.stage, Stage::TakingUp { goes_on: true }) {
+            self.take_over_tpm()?;
+            return Ok(false);
+        }
         moving.stage = Stage::TakenUp;
-        if !goes_on {
-            return;
-        }
-        let asked_by = moving.asked_by.take();
-        self.goes_on();
-        self.tell();
-        if let Some((connection, request)) = asked_by {
-            connection.send(&Report::answer(request, None));
-        }
+        Ok(true)
     }
 
     /// The volumes are not opened. A guest that was to go on here cannot.
@@ -587,12 +638,14 @@ fn cancel(monitor: &Monitor) -> Result<(), Problem> {
     await_end(monitor, end, "QEMU does not end the migration").map(drop)
 }
 
-/// Waits until all volumes are closed, and has QEMU send the rest.
+/// Waits until all volumes are closed, and has QEMU send the rest. Before it does so, it waits for
+/// an answer of its TPM, and that for the record of a state: so the record is closed last.
 fn close_and_switch(
     closing: &[Receiver<Result<(), Problem>>],
     spec: &VmSpec,
     given: Option<&GivenBeside>,
     monitor: &Monitor,
+    tpm: Option<&KeeperOrders>,
 ) -> Result<(), Problem> {
     for closed in closing {
         closed.recv().map_err(|_| Problem::new("worker", "a volume does not say that it is closed"))??;
@@ -602,7 +655,8 @@ fn close_and_switch(
         given.closed();
     }
     monitor.switch_over().map_err(qmp_problem)?;
-    await_completion(monitor)
+    await_completion(monitor)?;
+    tpm.map_or(Ok(()), KeeperOrders::release)
 }
 
 fn await_completion(monitor: &Monitor) -> Result<(), Problem> {
@@ -642,6 +696,7 @@ struct TakingUp {
     limits: Arc<LimitPage>,
     events: Sender<Event>,
     machine: Machine,
+    arriving_tpm: Option<Arc<ArrivingTpm>>,
 }
 
 /// Whence a guest goes on.
@@ -649,7 +704,7 @@ enum Whence {
     /// It was leaving, and stays.
     Here,
     /// It comes from another host; and so do the volumes, unless both hosts reach them.
-    Elsewhere(Option<Arriving>),
+    Elsewhere(Option<ComingVolumes>),
 }
 
 impl TakingUp {
@@ -678,6 +733,9 @@ impl TakingUp {
                 standby.serve(volume).map_err(|error| Problem::new("worker", error.to_string()))?;
             let volume = keep_served(socket, supervisor, &disk, &self.events).map_err(Problem::system)?;
             served.push((socket, volume));
+        }
+        if let Some(tpm) = &self.arriving_tpm {
+            tpm.check().map_err(|error| error.problem())?;
         }
         if let Whence::Elsewhere(_) = whence {
             record_start(&task, &self.keys)?;

@@ -136,8 +136,9 @@ impl Vm {
             record.suspended = None;
             Ok(())
         })?;
-        // Whoever writes the datastore could put that memory, and with it the TPM's state, back.
-        if spec.tpm {
+        // Whoever writes the datastore could put that memory, and with it the TPM's state, back. The
+        // record of a TPM that has come with its guest names none already.
+        if spec.tpm && self.arriving_tpm.is_none() {
             vtpm::go_on_with(spec, &self.keys, None).map_err(|error| error.problem())?;
         }
         Ok(())

@@ -2,15 +2,19 @@
 //!
 //! The gate holds back the answer to the guest's command that has changed the state, so a state is
 //! recorded as soon as the gate tells of it, and again soon if that fails.
+//!
+//! While another host may have the VM's volumes, nothing is recorded, and the record is closed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::sync_channel;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use strongroom_host::protocol::Problem;
 use strongroom_hypervisor::Swtpm;
 use strongroom_hypervisor::swtpm::Notice;
 
@@ -35,8 +39,52 @@ const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// The thread that records a TPM's states.
 #[derive(Debug)]
 pub struct Keeper {
-    stop: OwnedFd,
+    orders: KeeperOrders,
     thread: JoinHandle<()>,
+}
+
+/// Tells that thread what to do.
+#[derive(Clone, Debug)]
+pub struct KeeperOrders {
+    orders: Sender<Order>,
+    /// Readable when there is one.
+    told: Arc<OwnedFd>,
+}
+
+#[derive(Debug)]
+enum Order {
+    /// Another host may have the volumes from now on.
+    Release(SyncSender<Result<(), Problem>>),
+    /// They are here again.
+    GoOn,
+    /// QEMU has ended.
+    End,
+}
+
+impl KeeperOrders {
+    /// Records what is to be recorded, and closes the record, until [`go_on`](Self::go_on). The
+    /// guest stands still, and QEMU has all answers of its TPM.
+    ///
+    /// # Errors
+    /// If a state cannot be recorded; it goes on then.
+    pub fn release(&self) -> Result<(), Problem> {
+        let (done, released) = sync_channel(1);
+        self.tell(Order::Release(done));
+        let gone = |_| Problem::new("tpm", "the TPM's states are not recorded any more");
+        released.recv().map_err(gone).flatten()
+    }
+
+    /// Records states again.
+    pub fn go_on(&self) {
+        self.tell(Order::GoOn);
+    }
+
+    fn tell(&self, order: Order) {
+        // A thread that has ended needs no orders.
+        if self.orders.send(order).is_ok() {
+            let _ = rustix::io::write(&self.told, &1_u64.to_ne_bytes());
+        }
+    }
 }
 
 struct Kept {
@@ -44,7 +92,10 @@ struct Kept {
     swtpm: Swtpm,
     /// `None` once the gate has ended.
     changes: Option<Changes>,
-    stop: OwnedFd,
+    orders: Receiver<Order>,
+    told: Arc<OwnedFd>,
+    /// Whether another host may have the volumes.
+    is_released: bool,
     /// When the state is to be recorded next.
     due: Option<Instant>,
     /// Whether the gate waits until it is.
@@ -60,7 +111,7 @@ struct Kept {
 /// What the thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ready {
-    Stop,
+    Order,
     Change,
     End,
 }
@@ -77,12 +128,13 @@ impl Keeper {
         lost: impl FnOnce(String) + Send + 'static,
     ) -> io::Result<Self> {
         let changes = place.changes()?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let told = stop.try_clone()?;
+        let told = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (orders, theirs) = channel();
+        let orders = KeeperOrders { orders, told: Arc::clone(&told) };
         let (first, is_recorded) = sync_channel(1);
         let keep = move || {
             // An open record stays on its thread.
-            let mut kept = Kept::of(place, swtpm, changes, told);
+            let mut kept = Kept::of(place, swtpm, changes, (theirs, told));
             // A former supervisor may have left a state, or swtpm has made its first one.
             kept.record();
             let _ = first.send(());
@@ -91,12 +143,18 @@ impl Keeper {
         let thread = thread::Builder::new().name("tpm".to_owned()).spawn(keep)?;
         // The record is open for the firmware's states now, unless that takes long.
         let _ = is_recorded.recv_timeout(FIRST_WITHIN);
-        Ok(Self { stop, thread })
+        Ok(Self { orders, thread })
     }
 
-    /// Waits for the end of swtpm, whose QEMU has ended, and records its last state.
+    /// For what else decides when states are recorded.
+    pub fn orders(&self) -> KeeperOrders {
+        self.orders.clone()
+    }
+
+    /// Waits for the end of swtpm, whose QEMU has ended, and records its last state, unless another
+    /// host may have the volumes.
     pub fn end(self) {
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.orders.tell(Order::End);
         if self.thread.join().is_err() {
             tracing::error!("the TPM's record was not closed");
         }
@@ -104,12 +162,19 @@ impl Keeper {
 }
 
 impl Kept {
-    fn of(place: TpmPlace, swtpm: Swtpm, changes: Changes, stop: OwnedFd) -> Self {
+    fn of(
+        place: TpmPlace,
+        swtpm: Swtpm,
+        changes: Changes,
+        (orders, told): (Receiver<Order>, Arc<OwnedFd>),
+    ) -> Self {
         Self {
             place,
             swtpm,
             changes: Some(changes),
-            stop,
+            orders,
+            told,
+            is_released: false,
             due: None,
             guest_waits: false,
             open: None,
@@ -130,7 +195,10 @@ impl Kept {
             };
             for ready in ready {
                 match ready {
-                    Ready::Stop => break 'kept,
+                    Ready::Order if self.is_to_end() => break 'kept,
+                    Ready::Order => {}
+                    // It was released by the order before.
+                    Ready::Change if self.is_released => {}
                     Ready::Change => self.take_notice(),
                     Ready::End => {
                         if let Some(lost) = lost.take() {
@@ -149,6 +217,9 @@ impl Kept {
         if !self.swtpm.wait(ENDS_WITHIN) {
             self.swtpm.kill();
         }
+        if self.is_released {
+            return;
+        }
         // If this fails, the next start takes an unrecorded state for one that was written just
         // before a crash.
         if let Err(error) = self.place.ended(self.open.take()) {
@@ -156,15 +227,46 @@ impl Kept {
         }
     }
 
+    /// Follows the orders. Returns whether that is to end.
+    fn is_to_end(&mut self) -> bool {
+        let _ = rustix::io::read(&*self.told, &mut [0; 8]);
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::End => return true,
+                Order::GoOn => self.is_released = false,
+                Order::Release(done) => {
+                    let _ = done.send(self.release().map_err(|error| error.problem()));
+                }
+            }
+        }
+        false
+    }
+
+    fn release(&mut self) -> Result<(), TpmError> {
+        if self.is_released {
+            return Ok(());
+        }
+        // What QEMU has an answer to is recorded, unless an earlier program has started swtpm.
+        self.take_notice();
+        if self.due.is_some() {
+            self.place.record(&mut self.open)?;
+            self.is_recorded();
+        }
+        self.closes = None;
+        self.open.take().map_or(Ok(()), OpenRecord::close)?;
+        self.is_released = true;
+        Ok(())
+    }
+
     /// Waits until something is ready, or to be done.
     fn wait(&self, for_its_end: bool) -> Result<Vec<Ready>, Errno> {
-        let changes = self.changes.as_ref().map(|changes| match changes {
+        let changes = self.changes.as_ref().filter(|_| !self.is_released).map(|changes| match changes {
             Changes::Told(gate) => gate.as_fd(),
             Changes::Watched(watch) => watch.as_fd(),
         });
         let pidfd = for_its_end.then(|| self.swtpm.pidfd());
         let watched: Vec<(Ready, BorrowedFd<'_>)> =
-            [(Ready::Stop, Some(self.stop.as_fd())), (Ready::Change, changes), (Ready::End, pidfd)]
+            [(Ready::Order, Some(self.told.as_fd())), (Ready::Change, changes), (Ready::End, pidfd)]
                 .into_iter()
                 .filter_map(|(ready, file)| Some((ready, file?)))
                 .collect();
@@ -210,6 +312,10 @@ impl Kept {
             self.complain(&error);
             return;
         }
+        self.is_recorded();
+    }
+
+    fn is_recorded(&mut self) {
         (self.due, self.complained) = (None, None);
         self.closes = self.open.is_some().then(|| Instant::now() + OPEN_FOR);
         if std::mem::take(&mut self.guest_waits)

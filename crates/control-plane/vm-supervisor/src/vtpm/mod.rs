@@ -17,10 +17,14 @@
 //! and each new state is stored on the cluster before it is recorded. So that directory is worth
 //! nothing once swtpm has ended, and any host can start the VM.
 //!
+//! A guest that comes from another host while it runs brings its TPM along (arrival). Its swtpm has
+//! such a directory, too, wherever the VM is.
+//!
 //! QEMU saves the whole state of the TPM with the guest's memory, and gives it to swtpm when the
 //! guest goes on. So the record names the memory with which that may happen: the one with which the
 //! VM was suspended, or one that a revert has put back.
 
+mod arrival;
 mod keeper;
 mod record;
 
@@ -34,19 +38,23 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use strongroom_crypto::mac::sha256;
 use strongroom_datastore::file::storage::{BY_PATH, read_file, replace_file};
-use strongroom_host::protocol::{OwnVolume, Problem, VmSpec};
+use strongroom_host::orders::RunTask;
+use strongroom_host::protocol::{OwnVolume, Problem, VmName, VmSpec};
+use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_hypervisor::swtpm::{STATE_FILE, StateGate};
 use strongroom_hypervisor::{RunDirectory, Swtpm};
 use strongroom_keys::ProviderKey;
+use strongroom_memory::secret::SecretError;
 use strongroom_types::VolumeId;
 use thiserror::Error;
 
-pub use self::keeper::Keeper;
+pub use self::arrival::ArrivingTpm;
+pub use self::keeper::{Keeper, KeeperOrders};
 use self::record::{OtherMemory, RecordError, Refusal, TpmRecord, Verdict};
 pub use self::record::{new_content, volume_size};
 use super::keys::VmKeys;
 use super::own_volume::{OpenOwnVolume, OwnVolumeError, hold_key};
-use super::starter::Starter;
+use super::starter::{Starter, keeps_tpm_apart};
 
 /// The longest state file, in bytes: many times the size that libtpms uses.
 const STATE_BYTES_MAX: u64 = 4 << 20;
@@ -71,6 +79,12 @@ pub enum TpmError {
     /// A memory would put an old state back.
     #[error(transparent)]
     Memory(#[from] OtherMemory),
+    /// The TPM has not come with its guest.
+    #[error("the TPM of VM {0} has not come with its guest: swtpm has ended, or has no state")]
+    NotThere(VmName),
+    /// There is no secure memory for its key.
+    #[error("no memory for the TPM's key: {0}")]
+    Secret(#[from] SecretError),
     /// swtpm failed.
     #[error("{0}")]
     Swtpm(Problem),
@@ -105,7 +119,8 @@ impl TpmError {
             }
             Self::Record(_) | Self::Memory(_) => Problem::new("tpm_state", self.to_string()),
             Self::Swtpm(problem) => problem.clone(),
-            Self::System { .. } => Problem::new("system", self.to_string()),
+            Self::NotThere(_) => Problem::new("tpm_lost", self.to_string()),
+            Self::System { .. } | Self::Secret(_) => Problem::new("system", self.to_string()),
         }
     }
 }
@@ -117,12 +132,15 @@ pub struct TpmPlace {
     spec: VmSpec,
     keys: Arc<VmKeys>,
     starter: Starter,
+    /// Whether swtpm's directory is another one than the VM's, which gets each state.
+    is_apart: bool,
 }
 
 impl TpmPlace {
     /// The files of this VM's TPM.
-    pub fn of(spec: &VmSpec, keys: &Arc<VmKeys>, starter: &Starter) -> Self {
-        Self { spec: spec.clone(), keys: Arc::clone(keys), starter: starter.clone() }
+    pub fn of(task: &RunTask, run: &VmRunDirectory, keys: &Arc<VmKeys>, starter: &Starter) -> Self {
+        let (spec, is_apart) = (task.spec.as_ref().clone(), keeps_tpm_apart(task, run));
+        Self { spec, keys: Arc::clone(keys), starter: starter.clone(), is_apart }
     }
 
     /// Starts a swtpm with the present state, if that is the right one. `resumes` says that the
@@ -134,14 +152,16 @@ impl TpmPlace {
         let state = self.state_directory();
         let mut volume = self.open()?;
         let mut record = TpmRecord::read(&mut volume)?;
-        let found = match self.spec.is_on_cluster() {
+        let found = match self.is_apart {
             true => self.stored()?,
             false => self.state()?.map(|state| state.content),
         };
+        let digest = found.as_deref().map(sha256);
+        record.settle_successor(&mut volume, digest.as_ref())?;
         record
-            .judge(found.as_deref().map(sha256).as_ref())
+            .judge(digest.as_ref())
             .map_err(|refusal| TpmError::State { path: state.join(STATE_FILE), refusal })?;
-        match self.spec.is_on_cluster() {
+        match self.is_apart {
             true => self.place(found.as_deref()).map_err(self.failed("place the state of"))?,
             false => match DirBuilder::new().mode(0o700).create(&state) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -185,8 +205,8 @@ impl TpmPlace {
             }
             Ok(Verdict::Recorded) => {}
             Ok(Verdict::New | Verdict::Unrecorded) => {
-                // A recorded state must survive a power cut, and the loss of a host if it is on a
-                // cluster; otherwise its predecessor would look as if it had been put back.
+                // A recorded state must survive a power cut, and the loss of the host if the VM's
+                // directory does; otherwise its predecessor would look as if it had been put back.
                 self.make_durable(&state)?;
                 opened.record.record(&mut opened.volume, &digest)?;
                 let generation = opened.record.generation();
@@ -207,7 +227,7 @@ impl TpmPlace {
     }
 
     fn make_durable(&self, state: &State) -> Result<(), TpmError> {
-        if self.spec.is_on_cluster() {
+        if self.is_apart {
             return self.store(&state.content).map_err(|errno| self.failed("store")(errno.into()));
         }
         let synced = state.file.sync_all().and_then(|()| state.directory.sync_all());
@@ -245,7 +265,7 @@ impl TpmPlace {
         Ok(Some(State { content, file, directory }))
     }
 
-    /// Returns the state on the cluster, if there is one.
+    /// Returns the state in the VM's directory of a TPM that is kept apart, if there is one.
     fn stored(&self) -> Result<Option<Vec<u8>>, TpmError> {
         let read = match BY_PATH.open_volume(&self.state_directory()) {
             Err(Errno::NOENT) => return Ok(None),
@@ -254,7 +274,7 @@ impl TpmPlace {
         read.map_err(|errno| self.failed("read")(errno.into()))
     }
 
-    /// Stores a state on the cluster, in the place of its predecessor.
+    /// Stores a state in the VM's directory, in the place of its predecessor.
     fn store(&self, content: &[u8]) -> Result<(), Errno> {
         let directory = self.state_directory();
         let opened = match BY_PATH.open_volume(&directory) {
@@ -267,7 +287,7 @@ impl TpmPlace {
         replace_file(&*opened, STATE_FILE, content)
     }
 
-    /// Gives swtpm a state of the cluster, or none.
+    /// Gives swtpm the state of the VM's directory, or none, in its own.
     fn place(&self, content: Option<&[u8]>) -> io::Result<()> {
         let file = self.starter.place_tpm_state(content.is_none())?;
         match file.zip(content) {

@@ -8,6 +8,11 @@
 //! A guest's memory brings a state of the TPM along, which swtpm writes into its file under a new
 //! IV: a new generation. So the record also names the one memory that may do so, from the moment at
 //! which it was saved or put back until the guest goes on.
+//!
+//! A guest that comes from another host while it runs has its TPM in a swtpm with a key of its own:
+//! nobody could open this volume when that was started. Key and state have to change together, and
+//! the state is a file. So the record names its *successor*, before the file is replaced, and
+//! whichever file is there then says which key counts.
 
 use strongroom_crypto::mac::sha256;
 use strongroom_memory::secret::{SecretBytes, SecretError};
@@ -28,6 +33,8 @@ const VERSION: u32 = 1;
 const IN_USE: u32 = 1;
 /// Set if the slot says with which memory the TPM goes on. Earlier releases did not record it.
 const KNOWS_MEMORY: u32 = 2;
+/// Set if the slot names a successor.
+const HAS_SUCCESSOR: u32 = 4;
 /// The distance of the slots: a block, so that writing one leaves the other alone.
 const SLOT_BYTES: usize = 4096;
 /// The bytes of a slot that are used.
@@ -37,6 +44,9 @@ const SLOT_CHECKED: usize = 96;
 /// The bytes of a slot with the id of the memory's volume, zeros for none; a checksum of all bytes
 /// before it follows.
 const SLOT_MEMORY: std::ops::Range<usize> = 128..144;
+/// The bytes of a slot with the successor's key and the digest of its state; a checksum of all
+/// bytes before it follows.
+const SLOT_SUCCESSOR: std::ops::Range<usize> = 176..240;
 /// The offset of the former states.
 const FORMER_AT: u64 = 2 * SLOT_BYTES as u64;
 /// The number of states that are remembered: several years, at about twenty for each boot of a
@@ -148,7 +158,16 @@ pub struct TpmRecord {
     generation: u64,
     digest: StateDigest,
     memory: NamedMemory,
+    /// What takes the place of key and last state once its file is there.
+    successor: Option<Successor>,
     former: Vec<[u8; FORMER_BYTES]>,
+}
+
+/// The TPM of a guest that comes from another host.
+#[derive(Debug)]
+struct Successor {
+    key: SecretBytes,
+    digest: StateDigest,
 }
 
 /// Returns the first content of a volume, with a new key.
@@ -158,8 +177,8 @@ pub struct TpmRecord {
 pub fn new_content() -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let key = SecretBytes::random(KEY_BYTES)?;
     let former = vec![[0; FORMER_BYTES]; FORMER_MAX as usize];
-    let (digest, memory) = ([0; 32], NamedMemory::None);
-    let new = TpmRecord { key, in_use: false, sequence: 1, generation: 0, digest, memory, former };
+    let (digest, memory, successor) = ([0; 32], NamedMemory::None, None);
+    let new = TpmRecord { key, in_use: false, sequence: 1, generation: 0, digest, memory, successor, former };
     Ok(new.slot())
 }
 
@@ -202,7 +221,8 @@ impl TpmRecord {
             return Err(RecordError::Damaged("it counts more states than a TPM ever has"));
         }
         let (in_use, memory) = (flags & u64::from(IN_USE) != 0, memory_of(last));
-        let record = Self { key, in_use, sequence, generation, digest, memory, former };
+        let successor = successor_of(last)?;
+        let record = Self { key, in_use, sequence, generation, digest, memory, successor, former };
         match record.remembered().all(|generation| number(record.entry(generation), 0) == generation) {
             true => Ok(record),
             false => Err(RecordError::Damaged("a former state is not what it should be")),
@@ -266,6 +286,43 @@ impl TpmRecord {
         Ok(())
     }
 
+    /// Names, durably, the key and the state that count once that state's file is there. The TPM
+    /// goes on with no memory then.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub fn name_successor(
+        &mut self,
+        volume: &mut OpenOwnVolume,
+        key: &SecretBytes,
+        state: &StateDigest,
+    ) -> Result<(), RecordError> {
+        self.memory = NamedMemory::None;
+        self.successor = Some(Successor { key: key.duplicate()?, digest: *state });
+        self.write(volume)
+    }
+
+    /// Records, durably, whether the successor counts, if one is named: the state that is there
+    /// says so.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub fn settle_successor(
+        &mut self,
+        volume: &mut OpenOwnVolume,
+        state: Option<&StateDigest>,
+    ) -> Result<(), RecordError> {
+        let Some(successor) = self.successor.take() else { return Ok(()) };
+        if state != Some(&successor.digest) {
+            return self.write(volume);
+        }
+        self.key = successor.key;
+        match self.record(volume, &successor.digest)? {
+            true => Ok(()),
+            false => self.write(volume),
+        }
+    }
+
     /// Records that a swtpm runs from now on, or that it has ended in order.
     ///
     /// # Errors
@@ -315,7 +372,8 @@ impl TpmRecord {
         slot[8..12].copy_from_slice(&VERSION.to_le_bytes());
         let in_use = if self.in_use { IN_USE } else { 0 };
         let knows_memory = if self.memory == NamedMemory::Unsaid { 0 } else { KNOWS_MEMORY };
-        slot[12..16].copy_from_slice(&(in_use | knows_memory).to_le_bytes());
+        let has_successor = if self.successor.is_some() { HAS_SUCCESSOR } else { 0 };
+        slot[12..16].copy_from_slice(&(in_use | knows_memory | has_successor).to_le_bytes());
         slot[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         slot[24..32].copy_from_slice(&self.generation.to_le_bytes());
         slot[32..64].copy_from_slice(self.key.expose());
@@ -328,6 +386,13 @@ impl TpmRecord {
         if self.memory != NamedMemory::Unsaid {
             let checksum = sha256(&slot[..SLOT_MEMORY.end]);
             slot[SLOT_MEMORY.end..][..checksum.len()].copy_from_slice(&checksum);
+        }
+        if let Some(successor) = &self.successor {
+            let (key, digest) = slot[SLOT_SUCCESSOR].split_at_mut(KEY_BYTES);
+            key.copy_from_slice(successor.key.expose());
+            digest.copy_from_slice(&successor.digest);
+            let checksum = sha256(&slot[..SLOT_SUCCESSOR.end]);
+            slot[SLOT_SUCCESSOR.end..][..checksum.len()].copy_from_slice(&checksum);
         }
         slot
     }
@@ -353,24 +418,39 @@ fn is_whole(slot: &[u8]) -> bool {
     let is_whole = slot.starts_with(MAGIC) && sha256(&slot[..SLOT_CHECKED]) == slot[SLOT_CHECKED..SLOT_USED];
     // A later version may use the rest in another way.
     let is_of_this_version = number(slot, 8) & u64::from(u32::MAX) == u64::from(VERSION);
-    let checksum = sha256(&slot[..SLOT_MEMORY.end]);
-    let has_memory = is_of_this_version && knows_memory(slot);
-    is_whole && (!has_memory || checksum == slot[SLOT_MEMORY.end..][..checksum.len()])
+    let covers = |end: usize| sha256(&slot[..end]) == slot[end..][..32];
+    let has = |flag| is_of_this_version && has_flag(slot, flag);
+    is_whole
+        && (!has(KNOWS_MEMORY) || covers(SLOT_MEMORY.end))
+        && (!has(HAS_SUCCESSOR) || covers(SLOT_SUCCESSOR.end))
 }
 
-fn knows_memory(slot: &[u8]) -> bool {
-    (number(slot, 8) >> 32) & u64::from(KNOWS_MEMORY) != 0
+fn has_flag(slot: &[u8], flag: u32) -> bool {
+    (number(slot, 8) >> 32) & u64::from(flag) != 0
 }
 
 /// What a whole slot says about a memory.
 fn memory_of(slot: &[u8]) -> NamedMemory {
     let mut id = [0; 16];
     id.copy_from_slice(&slot[SLOT_MEMORY]);
-    match knows_memory(slot) {
+    match has_flag(slot, KNOWS_MEMORY) {
         false => NamedMemory::Unsaid,
         true if id == [0; 16] => NamedMemory::None,
         true => NamedMemory::In(VolumeId::from_bytes(id)),
     }
+}
+
+/// The successor that a whole slot names.
+fn successor_of(slot: &[u8]) -> Result<Option<Successor>, SecretError> {
+    if !has_flag(slot, HAS_SUCCESSOR) {
+        return Ok(None);
+    }
+    let (named, state) = slot[SLOT_SUCCESSOR].split_at(KEY_BYTES);
+    let mut key = SecretBytes::zeroed(KEY_BYTES)?;
+    key.expose_mut().copy_from_slice(named);
+    let mut digest = [0; 32];
+    digest.copy_from_slice(state);
+    Ok(Some(Successor { key, digest }))
 }
 
 /// Reads the 64-bit number at an offset.
@@ -477,6 +557,50 @@ mod tests {
     }
 
     #[test]
+    fn the_file_says_which_of_two_keys_counts() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = make(scratch.path());
+        let came = SecretBytes::random(KEY_BYTES).unwrap();
+        let (mut volume, mut record) = open(&path);
+        let first = record.key().duplicate().unwrap();
+        record.set_in_use(&mut volume, true).unwrap();
+        record.go_on_with(&mut volume, Some(VolumeId::random())).unwrap();
+        record.record(&mut volume, &state(1)).unwrap();
+        record.name_successor(&mut volume, &came, &state(2)).unwrap();
+        volume.close().unwrap();
+
+        // The file was not replaced.
+        let (mut volume, mut record) = open(&path);
+        assert_eq!(record.memory, NamedMemory::None);
+        assert_eq!(record.judge(Some(&state(1))), Ok(Verdict::Recorded));
+        record.settle_successor(&mut volume, Some(&state(1))).unwrap();
+        record.settle_successor(&mut volume, Some(&state(2))).unwrap();
+        volume.close().unwrap();
+        let (mut volume, mut record) = open(&path);
+        assert_eq!((record.key(), record.generation()), (&first, 1));
+        assert!(record.successor.is_none());
+
+        // It was, and then somebody was killed. A torn slot names none.
+        record.name_successor(&mut volume, &came, &state(2)).unwrap();
+        let last = (record.sequence % 2) * SLOT_BYTES as u64;
+        let mut named = vec![0; SLOT_BYTES];
+        volume.read_at(last, &mut named).unwrap();
+        volume.write_at(last + SLOT_SUCCESSOR.start as u64, &[0; 32]).unwrap();
+        assert!(TpmRecord::read(&mut volume).unwrap().successor.is_none(), "the other slot");
+        volume.write_at(last, &named).unwrap();
+        volume.close().unwrap();
+        let (mut volume, mut record) = open(&path);
+        record.settle_successor(&mut volume, Some(&state(2))).unwrap();
+        volume.close().unwrap();
+        let (mut volume, mut record) = open(&path);
+        assert_eq!((record.key(), record.generation()), (&came, 2));
+        assert_eq!(record.judge(Some(&state(2))), Ok(Verdict::Recorded));
+        assert_eq!(record.judge(Some(&state(1))), Err(Refusal::PutBack { found: 1, last: 2 }));
+        record.settle_successor(&mut volume, Some(&state(1))).unwrap();
+        assert_eq!(record.generation(), 2);
+    }
+
+    #[test]
     fn one_torn_slot_is_survived_and_two_are_told() {
         let scratch = tempfile::tempdir().unwrap();
         let path = make(scratch.path());
@@ -515,8 +639,9 @@ mod tests {
     fn only_so_many_states_are_remembered() {
         let key = SecretBytes::random(KEY_BYTES).unwrap();
         let former = vec![[0; FORMER_BYTES]; FORMER_MAX as usize];
-        let (digest, memory) = ([0; 32], NamedMemory::None);
-        let mut record = TpmRecord { key, in_use: true, sequence: 1, generation: 0, digest, memory, former };
+        let (digest, memory, successor) = ([0; 32], NamedMemory::None, None);
+        let mut record =
+            TpmRecord { key, in_use: true, sequence: 1, generation: 0, digest, memory, successor, former };
         assert_eq!(record.remembered().count(), 0);
         record.generation = FORMER_MAX - 1;
         assert_eq!(record.remembered(), 1..=FORMER_MAX - 1);
