@@ -508,6 +508,24 @@ pub(super) fn keeps_tpms_in(seat: &HostSeat, datastore: &DatastoreRecord) -> Res
     }
 }
 
+/// Checks that a VM with a TPM moves from or to a host while it runs. One that does not answer is
+/// not known to be of an earlier version.
+pub(super) fn moves_live_tpm(vm: &VmRecord, seat: &HostSeat) -> Result<(), Problem> {
+    let seen = seat.seen();
+    let Some(state) = &seen.state else { return Ok(()) };
+    let refused = |why: String| {
+        let message = format!("VM {} does not move while it runs: host {} has {why}", vm.name, seat.name);
+        Err(Problem::new(ErrorCode::NoHost, message))
+    };
+    if !state.live_tpms {
+        return refused(format!("version {}, in which no VM with a TPM does", state.version));
+    }
+    match state.programs.as_ref().is_some_and(|programs| programs.swtpm.is_none()) {
+        true => refused("no swtpm, which its TPM needs".to_owned()),
+        false => Ok(()),
+    }
+}
+
 /// Checks that a host reads a format. `lacks` says what an earlier version lacks.
 fn must_read(seat: &HostSeat, format: u32, lacks: &str) -> Result<(), Problem> {
     let seen = seat.seen();

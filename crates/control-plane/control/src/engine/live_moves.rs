@@ -38,7 +38,7 @@ use uuid::Uuid;
 
 use super::advance::{End, Next, Step, keep_volumes};
 use super::boards::lacks_cipher;
-use super::datastores::speaks_of_live_moves;
+use super::datastores::{moves_live_tpm, speaks_of_live_moves};
 use super::disks::failures_max;
 use super::operate::Operated;
 use super::snapshots::told_problem;
@@ -116,7 +116,12 @@ pub(super) fn may_move_live(vm: &VmRecord, former: &HostSeat, next: &HostSeat) -
     speaks_of_live_moves(former)?;
     speaks_of_live_moves(next)?;
     let told = vm.told(&DatastorePaths::nowhere(vm)).ok_or_else(|| problems::key_never_made(vm))?;
-    check_moves_live(&told).map_err(told_problem)
+    check_moves_live(&told).map_err(told_problem)?;
+    if told.tpm {
+        moves_live_tpm(vm, former)?;
+        moves_live_tpm(vm, next)?;
+    }
+    Ok(())
 }
 
 /// What its guest loses by the move, for people.

@@ -102,7 +102,10 @@ fn limits_are_checked_and_what_does_not_move_says_why() {
     assert!(settle_down(&site, &control));
     start(&site, &control, 5, "web2");
     let refused = control.move_to_host(&caller(6), "web2", &to("host2")).unwrap_err();
-    assert!(refused.message.contains("it has a TPM"), "{refused}");
+    assert!(
+        refused.message.contains("host host1 has version 0, in which no VM with a TPM does"),
+        "{refused}"
+    );
     assert!(refused.next_step.unwrap().contains("strongroom vm stop web2"));
     maintenance(&control, "host2", true);
     let refused = control.move_to_host(&caller(7), "web1", &to("host2")).unwrap_err();
@@ -114,6 +117,41 @@ fn limits_are_checked_and_what_does_not_move_says_why() {
     let refused = control.move_to_host(&caller(8), "web1", &to("host2")).unwrap_err();
     assert!(refused.message.contains("host host2 has version"), "{refused}");
     runs_on(&site, &control, id, "host1");
+}
+
+/// A host of an earlier version would refuse it once its memory is to pass.
+#[test]
+fn a_vm_with_a_tpm_moves_between_hosts_that_can() {
+    let (site, control) = shared(1);
+    control.create_vm(&caller(1), &stays_on("web1", "host1")).unwrap();
+    assert!(settle_down(&site, &control));
+    start(&site, &control, 2, "web1");
+    let id = control.show_vm("web1").unwrap().summary.id;
+    let seen = |number: usize, moves: bool, has_swtpm: bool| {
+        let (_, host) = site.hosts().swap_remove(number);
+        let mut inside = host.lock();
+        inside.moves_live_tpms = moves;
+        let mut programs = inside.programs.clone().unwrap();
+        programs.swtpm = has_swtpm.then(|| "/usr/bin/swtpm".into());
+        inside.programs = Some(programs);
+        drop(inside);
+        site.pass(Duration::from_secs(60));
+        assert!(settle_down(&site, &control));
+    };
+    seen(0, true, true);
+    let refused = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap_err();
+    assert!(refused.message.contains("host host2 has version"), "{refused}");
+    seen(1, true, false);
+    let refused = control.move_to_host(&caller(4), "web1", &to("host2")).unwrap_err();
+    assert!(refused.message.contains("host host2 has no swtpm"), "{refused}");
+    assert!(refused.next_step.unwrap().contains("strongroom vm stop web1"));
+    seen(1, true, true);
+    assert_eq!(moved(&site, &control, 5, "web1", "host2").state, TaskState::Done);
+    runs_on(&site, &control, id, "host2");
+    seen(0, false, true);
+    let refused = control.move_to_host(&caller(6), "web1", &to("host1")).unwrap_err();
+    assert!(refused.message.contains("host host1 has version"), "{refused}");
+    runs_on(&site, &control, id, "host2");
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub fn to(host: &str) -> MoveToHost {
     MoveToHost { host: Some(host.to_owned()), ..MoveToHost::default() }
 }
 
-/// A VM that does not move while it runs: it has a TPM.
+/// A VM that does not move while it runs: it has a TPM, and these hosts are of an earlier version.
 pub fn stays_on(name: &str, host: &str) -> CreateVm {
     CreateVm { tpm: true, ..on(name, host) }
 }

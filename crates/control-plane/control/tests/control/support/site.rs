@@ -270,6 +270,9 @@ pub struct HostInside {
     pub is_old: bool,
     /// Whether it is of a version in which no VM on a cluster has a TPM.
     pub keeps_no_tpms_on_clusters: bool,
+    /// Whether it is of a version in which VMs with a TPM move while they run. Usually it is not,
+    /// so that a VM with a TPM is one that stays.
+    pub moves_live_tpms: bool,
     /// The term of the control plane that directs it.
     pub term: Term,
     epoch: Epoch,
@@ -565,6 +568,7 @@ impl HostInside {
             live_orders_that_fail: Vec::new(),
             is_old: false,
             keeps_no_tpms_on_clusters: false,
+            moves_live_tpms: false,
             term: Term::default(),
             epoch: Epoch(Uuid::new_v4()),
             changes: Vec::new(),
@@ -1356,6 +1360,7 @@ impl Host for FakeHost {
                 accelerator: Accelerator::Tcg,
                 programs: inside.programs.clone(),
                 tpms_on_clusters: !inside.is_old && !inside.keeps_no_tpms_on_clusters,
+                live_tpms: inside.moves_live_tpms,
                 boot_directories: Vec::new(),
                 datastores: datastores.collect(),
                 crypto_safe: inside.crypto_safe.clone(),
