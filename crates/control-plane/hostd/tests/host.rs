@@ -57,6 +57,7 @@ fn main() -> ExitCode {
             live_moves::all_are_killed_with_volumes,
         ),
         trial("a_tpm_moves_there_and_back_with_its_running_guest", live_moves::tpm::there_and_back),
+        long_trial("a_tpm_is_kept_where_its_running_guest_came", live_moves::tpm::is_kept_where_it_came),
         trial("a_tpm_is_where_its_guest_is_whoever_is_killed", live_moves::tpm::few_are_killed),
         long_trial("a_tpm_is_where_its_guest_is_whoever_is_killed_when", live_moves::tpm::all_are_killed),
         trial("a_cancelled_move_of_a_running_vm_leaves_it_where_it_was", live_moves::cancelled),
