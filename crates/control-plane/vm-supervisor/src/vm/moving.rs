@@ -418,10 +418,10 @@ impl Vm {
             self.end_because(OffReason::VolumeLost, message.to_owned());
             return Err(Problem::new("worker", message));
         }
-        let ready = self.become_ready();
         if let Some(tpm) = &self.tpm {
             tpm.orders().go_on();
         }
+        let ready = self.become_ready();
         if let Some(tpm) = self.arriving_tpm.take().and_then(Arc::into_inner) {
             self.tpm = kept(&self.task.spec, tpm.keep(tpm_is_lost(&self.events)));
         }

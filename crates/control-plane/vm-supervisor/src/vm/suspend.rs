@@ -138,10 +138,13 @@ impl Vm {
         })?;
         // Whoever writes the datastore could put that memory, and with it the TPM's state, back. The
         // record of a TPM that has come with its guest names none already.
-        if spec.tpm && self.arriving_tpm.is_none() {
-            vtpm::go_on_with(spec, &self.keys, None).map_err(|error| error.problem())?;
+        match &self.tpm {
+            Some(tpm) => tpm.orders().name_no_memory(),
+            None if spec.tpm && self.arriving_tpm.is_none() => {
+                vtpm::go_on_with(spec, &self.keys, None).map_err(|error| error.problem())
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Once the guest runs, the volume is useless. It is large, so it is removed in the background.

@@ -57,6 +57,8 @@ enum Order {
     Release(SyncSender<Result<(), Problem>>),
     /// They are here again.
     GoOn,
+    /// The guest goes on, and no saved memory may bring a state of its TPM any more.
+    NameNoMemory(SyncSender<Result<(), Problem>>),
     /// QEMU has ended.
     End,
 }
@@ -68,15 +70,28 @@ impl KeeperOrders {
     /// # Errors
     /// If a state cannot be recorded; it goes on then.
     pub fn release(&self) -> Result<(), Problem> {
-        let (done, released) = sync_channel(1);
-        self.tell(Order::Release(done));
-        let gone = |_| Problem::new("tpm", "the TPM's states are not recorded any more");
-        released.recv().map_err(gone).flatten()
+        self.ask(Order::Release)
     }
 
     /// Records states again.
     pub fn go_on(&self) {
         self.tell(Order::GoOn);
+    }
+
+    /// As [`go_on_with`](super::go_on_with) with no memory, in the record that is open already: it
+    /// cannot be opened again meanwhile.
+    ///
+    /// # Errors
+    /// If it cannot be made durable.
+    pub fn name_no_memory(&self) -> Result<(), Problem> {
+        self.ask(Order::NameNoMemory)
+    }
+
+    fn ask(&self, order: impl FnOnce(SyncSender<Result<(), Problem>>) -> Order) -> Result<(), Problem> {
+        let (done, is_done) = sync_channel(1);
+        self.tell(order(done));
+        let gone = |_| Problem::new("tpm", "the TPM's states are not recorded any more");
+        is_done.recv().map_err(gone).flatten()
     }
 
     fn tell(&self, order: Order) {
@@ -237,6 +252,9 @@ impl Kept {
                 Order::Release(done) => {
                     let _ = done.send(self.release().map_err(|error| error.problem()));
                 }
+                Order::NameNoMemory(done) => {
+                    let _ = done.send(self.name_no_memory().map_err(|error| error.problem()));
+                }
             }
         }
         false
@@ -255,6 +273,14 @@ impl Kept {
         self.closes = None;
         self.open.take().map_or(Ok(()), OpenRecord::close)?;
         self.is_released = true;
+        Ok(())
+    }
+
+    fn name_no_memory(&mut self) -> Result<(), TpmError> {
+        let mut opened = self.place.record_of(&mut self.open)?;
+        opened.record.go_on_with(&mut opened.volume, None)?;
+        self.open = Some(opened);
+        self.closes = Some(Instant::now() + OPEN_FOR);
         Ok(())
     }
 
