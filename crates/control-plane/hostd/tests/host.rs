@@ -58,6 +58,10 @@ fn main() -> ExitCode {
         ),
         trial("a_tpm_moves_there_and_back_with_its_running_guest", live_moves::tpm::there_and_back),
         long_trial("a_tpm_is_kept_where_its_running_guest_came", live_moves::tpm::is_kept_where_it_came),
+        long_trial(
+            "a_tpm_is_taken_over_though_its_supervisor_is_killed",
+            live_moves::tpm::is_killed_while_it_is_taken_over,
+        ),
         trial("a_tpm_is_where_its_guest_is_whoever_is_killed", live_moves::tpm::few_are_killed),
         long_trial("a_tpm_is_where_its_guest_is_whoever_is_killed_when", live_moves::tpm::all_are_killed),
         trial("a_cancelled_move_of_a_running_vm_leaves_it_where_it_was", live_moves::cancelled),

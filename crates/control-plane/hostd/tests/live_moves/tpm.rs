@@ -1,15 +1,21 @@
 //! A TPM moves with its running guest: what it has acknowledged is there, and its registers are as
 //! they were, whoever is killed between the hosts.
 
+use std::time::Duration;
+
 use strongroom_host::migration::Decision;
-use strongroom_host::protocol::{DiskKey, OperationKind, PowerState, StartOptions};
+use strongroom_host::protocol::{DiskKey, OperationKind, OperationState, PowerState, StartOptions};
 use strongroom_test_peers::CephCluster;
 
-use super::{SOURCE, Site, Step, TARGET, Victim, harmed};
+use super::{SETTINGS, SOURCE, Site, Step, TARGET, Victim, harmed};
 use crate::FORCED;
 use crate::clusters::mount_as;
 use crate::support::{Host, KeySite, kill, until};
 use crate::tpm::{MARKER, TpmGuest};
+
+/// When the supervisor is killed that takes a TPM over, which takes some 60 ms.
+const BETWEEN_MOMENTS: Duration = Duration::from_millis(8);
+const MOMENTS: u32 = 24;
 
 impl Site {
     /// With a VM that is encrypted and has a TPM, which its guest counts in.
@@ -169,6 +175,44 @@ pub fn is_kept_where_it_came() {
     for host in &site.hosts {
         host.assert_nobody_left();
     }
+}
+
+/// The supervisor at the target is killed at moments of the step in which state and key of the TPM
+/// take the place of those that the source has left.
+pub fn is_killed_while_it_is_taken_over() {
+    let mut site = Site::with_tpm();
+    let (mut went_on, mut booted) = (0, 0);
+    for moment in 0..MOMENTS {
+        site.works();
+        site.attempts += 1;
+        let port = site.receive(site.offer()).unwrap();
+        let sent = site.ended(SOURCE, OperationKind::Send(Box::new(site.send(port, SETTINGS))));
+        assert_eq!(sent.state, OperationState::Done, "{sent:?}");
+        let taken = site.ended(TARGET, OperationKind::TakeUp);
+        assert_eq!(taken.state, OperationState::Done, "{taken:?}");
+        let there = site.index(TARGET);
+        let supervisor = site.vm(there).unwrap().supervisor_pid.unwrap();
+        let request = site.hosts[there].request(site.attempts, OperationKind::Settle { here: true });
+        site.hosts[there].operate(&site.spec, &request).unwrap();
+        std::thread::sleep(BETWEEN_MOMENTS * moment);
+        kill(supervisor);
+        site.hosts[there].await_operation(request.operation);
+        assert_eq!(site.settle(Decision::Committed, None), Decision::Committed);
+        until("it has its next supervisor, or is off", || {
+            let now = site.vm(site.at).unwrap();
+            let is_adopted = now.power == PowerState::Running && now.supervisor_pid != Some(supervisor);
+            (now.power.is_off() || is_adopted).then_some(())
+        });
+        if site.vm(site.at).unwrap().power.is_off() {
+            site.starts_again();
+            booted += 1;
+        } else {
+            went_on += 1;
+        }
+    }
+    site.works();
+    eprintln!("{went_on} guests went on, {booted} booted");
+    assert!(went_on > 0 && booted > 0);
 }
 
 /// On a cluster, where a state is replaced before it is recorded.

@@ -157,7 +157,9 @@ impl TpmPlace {
             false => self.state()?.map(|state| state.content),
         };
         let digest = found.as_deref().map(sha256);
-        record.settle_successor(&mut volume, digest.as_ref())?;
+        if record.settle_successor(&mut volume, digest.as_ref())? {
+            tracing::info!("VM {}: its TPM has the state that came with its guest", self.spec.name);
+        }
         record
             .judge(digest.as_ref())
             .map_err(|refusal| TpmError::State { path: state.join(STATE_FILE), refusal })?;

@@ -303,7 +303,7 @@ impl TpmRecord {
     }
 
     /// Records, durably, whether the successor counts, if one is named: the state that is there
-    /// says so.
+    /// says so. Returns whether it does.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -311,15 +311,15 @@ impl TpmRecord {
         &mut self,
         volume: &mut OpenOwnVolume,
         state: Option<&StateDigest>,
-    ) -> Result<(), RecordError> {
-        let Some(successor) = self.successor.take() else { return Ok(()) };
+    ) -> Result<bool, RecordError> {
+        let Some(successor) = self.successor.take() else { return Ok(false) };
         if state != Some(&successor.digest) {
-            return self.write(volume);
+            return self.write(volume).map(|()| false);
         }
         self.key = successor.key;
         match self.record(volume, &successor.digest)? {
-            true => Ok(()),
-            false => self.write(volume),
+            true => Ok(true),
+            false => self.write(volume).map(|()| true),
         }
     }
 
@@ -573,8 +573,8 @@ mod tests {
         let (mut volume, mut record) = open(&path);
         assert_eq!(record.memory, NamedMemory::None);
         assert_eq!(record.judge(Some(&state(1))), Ok(Verdict::Recorded));
-        record.settle_successor(&mut volume, Some(&state(1))).unwrap();
-        record.settle_successor(&mut volume, Some(&state(2))).unwrap();
+        assert!(!record.settle_successor(&mut volume, Some(&state(1))).unwrap());
+        assert!(!record.settle_successor(&mut volume, Some(&state(2))).unwrap());
         volume.close().unwrap();
         let (mut volume, mut record) = open(&path);
         assert_eq!((record.key(), record.generation()), (&first, 1));
@@ -590,13 +590,13 @@ mod tests {
         volume.write_at(last, &named).unwrap();
         volume.close().unwrap();
         let (mut volume, mut record) = open(&path);
-        record.settle_successor(&mut volume, Some(&state(2))).unwrap();
+        assert!(record.settle_successor(&mut volume, Some(&state(2))).unwrap());
         volume.close().unwrap();
         let (mut volume, mut record) = open(&path);
         assert_eq!((record.key(), record.generation()), (&came, 2));
         assert_eq!(record.judge(Some(&state(2))), Ok(Verdict::Recorded));
         assert_eq!(record.judge(Some(&state(1))), Err(Refusal::PutBack { found: 1, last: 2 }));
-        record.settle_successor(&mut volume, Some(&state(1))).unwrap();
+        assert!(!record.settle_successor(&mut volume, Some(&state(1))).unwrap());
         assert_eq!(record.generation(), 2);
     }
 
