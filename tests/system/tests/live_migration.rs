@@ -14,6 +14,7 @@ use strongroom_system_tests::{
 use super::machines_support::{
     Cables, FIRST, Guests, Machine, Recorder, WITHIN, kill_all, living_qemus_of, qemus_of,
 };
+use super::vm_device_state::{define_tpm_index, tpm_marker, write_tpm_marker};
 
 /// What the guest's memory is full of. It is typed in two parts, so that nothing but the memory has
 /// the whole.
@@ -213,9 +214,11 @@ fn moves_unseen(datastores: Datastores) {
 /// A variable of the firmware, and a text for the guest's swapped-out memory.
 const VARIABLE: &str = "/sys/firmware/efi/efivars/Strongroom-3c8b1d52-7a0e-4f0c-9a3e-6f6d3c1f0b55";
 const SWAPPED: &str = "strongroom-swap-marker-7e21";
+/// What the firmware has measured of itself and its configuration.
+const MEASURED: &str = "cat /sys/class/tpm/tpm0/pcr-sha256/0 /sys/class/tpm/tpm0/pcr-sha256/7";
 
 /// UEFI's variables, a disk for swap and cloud-init's data are reached by NBD, and QEMU reads some
-/// of it before the other machine has given it up.
+/// of it before the other machine has given it up. Its TPM goes on without a reset.
 #[test]
 #[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn what_a_vm_has_beside_its_disks_moves_with_it() {
@@ -240,12 +243,15 @@ fn moves_all(datastores: Datastores) {
     let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest_for_uefi(&scratch);
     let [site, host] = datastores.of_one_site(&scratch, &first, &second);
+    // The state of a TPM is in a directory of its host.
+    let has_tpm = datastores == Datastores::Shared;
     let user_data = scratch.path("user-data");
     std::fs::write(&user_data, "#cloud-config\n# moves\n").unwrap();
     first.runs(&format!(
         "vm create moving-guest-1 --datastore {} --host host1 --memory 256M --net none --disk 16M --swap 32M --uefi \
-         --user-data {} {guest}",
+         {} --user-data {} {guest}",
         datastores.of("host1"),
+        if has_tpm { "--tpm" } else { "" },
         user_data.display()
     ));
     let swap = scratch.path(&format!("{}/moving-guest-1/swap0", datastores.of("host2")));
@@ -262,19 +268,34 @@ fn moves_all(datastores: Datastores) {
     console.session.run(&format!(
         "echo {SWAPPED} > text; dd if=text of=/dev/vdb bs=4096 seek=100 conv=sync,fsync 2>&1; {COUNTING}"
     ));
+    if has_tpm {
+        define_tpm_index(&mut console);
+    }
+    let measured = console.session.run(MEASURED);
+    assert!(measured.len() > 64, "{measured}");
     drop(console);
     let mut written: Vec<String> = Vec::new();
     for (at, to) in ["host2", "host1", "host2"].into_iter().enumerate() {
         let name = VARIABLE.replace("Strongroom", &format!("Before{at}"));
         // Non-volatile, for boot and run time (UEFI 2.10, 8.2).
         let text = format!("printf '\\007\\000\\000\\000written{at}' > {name}");
-        first.console("moving-guest-1").session.run(&text);
+        let mut console = first.console("moving-guest-1");
+        console.session.run(&text);
+        let in_tpm = format!("strongroom-tpm-marker-moved-{at:04}");
+        if has_tpm {
+            write_tpm_marker(&mut console, &in_tpm);
+        }
+        drop(console);
         written.push(name);
         first.runs(&datastores.move_to(to));
         assert_eq!(first.json("vm show moving-guest-1")["host"], to);
         let mut console = first.console("moving-guest-1");
         for (at, name) in written.iter().enumerate() {
             assert!(console.session.run(&format!("cat {name}")).contains(&format!("written{at}")), "{to}");
+        }
+        if has_tpm {
+            assert_eq!(tpm_marker(&mut console), in_tpm, "{to}");
+            assert_eq!(console.session.run(MEASURED), measured, "{to}");
         }
         let swapped = "dd if=/dev/vdb bs=4096 skip=100 count=1 iflag=direct 2>/dev/null | tr -d '\\000'";
         assert!(console.session.run(swapped).contains(SWAPPED), "{to}");
@@ -295,6 +316,9 @@ fn moves_all(datastores: Datastores) {
         .run("insmod /lib/modules/efivarfs.ko && mount -t efivarfs none /sys/firmware/efi/efivars");
     for (at, name) in written.iter().enumerate() {
         assert!(console.session.run(&format!("cat {name}")).contains(&format!("written{at}")));
+    }
+    if has_tpm {
+        assert_eq!(tpm_marker(&mut console), "strongroom-tpm-marker-moved-0002");
     }
     drop(console);
     first.runs("vm stop moving-guest-1 --force");

@@ -159,14 +159,8 @@ fn a_tpm_keeps_its_state_and_one_that_was_put_back_is_refused() {
 
     let _place = serving.take_place();
     let mut console = boot(&serving);
-    // TPM2_NV_DefineSpace, of 32 bytes, and TPM2_NV_Write (part 3, 31).
-    let public = format!("000e {NV_INDEX} 000b 02060006 0000 0020");
-    tpm(&mut console, &format!("0000012a {OWNER} {SESSION} 0000 {public}"));
-    let write = |console: &mut Console, text: &str| {
-        let text: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
-        tpm(console, &format!("00000137 {OWNER} {NV_INDEX} {SESSION} 0020 {text} 0000"));
-    };
-    write(&mut console, TPM_MARKER);
+    define_tpm_index(&mut console);
+    write_tpm_marker(&mut console, TPM_MARKER);
     drop(console);
     serving.runs("vm stop web1 --force");
     let former = std::fs::read(&state).unwrap();
@@ -177,7 +171,7 @@ fn a_tpm_keeps_its_state_and_one_that_was_put_back_is_refused() {
     drop(console);
     kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
     let mut console = serving.console_when_taken_over("web1", &id);
-    write(&mut console, &TPM_MARKER.replace("0123456789", "9876543210"));
+    write_tpm_marker(&mut console, &TPM_MARKER.replace("0123456789", "9876543210"));
     drop(console);
     serving.runs("vm stop web1 --force");
     let last = std::fs::read(&state).unwrap();
@@ -227,12 +221,9 @@ fn a_tpm_goes_back_with_a_snapshots_memory_when_it_is_said_and_with_no_other_mem
     serving.runs(&format!("{create} {guest}"));
     let _place = serving.take_place();
     let mut console = boot(&serving);
-    let public = format!("000e {NV_INDEX} 000b 02060006 0000 0020");
-    tpm(&mut console, &format!("0000012a {OWNER} {SESSION} 0000 {public}"));
+    define_tpm_index(&mut console);
     let write = |console: &mut Console, last: &str| {
-        let text = TPM_MARKER.replace("0123456789", last);
-        let text: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
-        tpm(console, &format!("00000137 {OWNER} {NV_INDEX} {SESSION} 0020 {text} 0000"));
+        write_tpm_marker(console, &TPM_MARKER.replace("0123456789", last));
     };
     write(&mut console, "1111111111");
     serving.runs("vm snapshot create web1 first --memory");
@@ -297,10 +288,8 @@ fn a_tpm_goes_on_whoever_is_killed_during_a_suspension_or_a_revert() {
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
     let _place = serving.take_place();
     let mut console = boot(&serving);
-    let public = format!("000e {NV_INDEX} 000b 02060006 0000 0020");
-    tpm(&mut console, &format!("0000012a {OWNER} {SESSION} 0000 {public}"));
-    let text: String = TPM_MARKER.bytes().map(|byte| format!("{byte:02x}")).collect();
-    tpm(&mut console, &format!("00000137 {OWNER} {NV_INDEX} {SESSION} 0020 {text} 0000"));
+    define_tpm_index(&mut console);
+    write_tpm_marker(&mut console, TPM_MARKER);
     serving.runs("vm snapshot create web1 first --memory");
     console.session.run("only=in-memory");
     drop(console);
@@ -365,8 +354,20 @@ fn tpm(console: &mut Console, command: &str) -> Vec<u8> {
     answer[10..].to_vec()
 }
 
+/// Makes the TPM's index, of 32 bytes (TPM2_NV_DefineSpace, part 3, 31).
+pub fn define_tpm_index(console: &mut Console) {
+    let public = format!("000e {NV_INDEX} 000b 02060006 0000 0020");
+    tpm(console, &format!("0000012a {OWNER} {SESSION} 0000 {public}"));
+}
+
+/// Writes a text of 32 bytes to it (TPM2_NV_Write).
+pub fn write_tpm_marker(console: &mut Console, text: &str) {
+    let text: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    tpm(console, &format!("00000137 {OWNER} {NV_INDEX} {SESSION} 0020 {text} 0000"));
+}
+
 /// Reads the TPM's index (TPM2_NV_Read).
-fn tpm_marker(console: &mut Console) -> String {
+pub fn tpm_marker(console: &mut Console) -> String {
     let answer = tpm(console, &format!("0000014e {OWNER} {NV_INDEX} {SESSION} 0020 0000"));
     String::from_utf8(answer[6..38].to_vec()).unwrap()
 }

@@ -226,6 +226,7 @@ impl HostService for SimulatedHost {
             accelerator: Accelerator::Tcg,
             programs: Some(Programs::default()),
             tpms_on_clusters: true,
+            live_tpms: true,
             boot_directories: Vec::new(),
             datastores: inside.datastores.iter().map(|(path, id)| Self::datastore(path, *id)).collect(),
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: false },

@@ -233,8 +233,9 @@ pub fn starter_is_asked_for_more() {
     let (first, _) = captured.qemu().unwrap();
     let refused = captured.qemu().unwrap_err();
     assert!(refused.contains("runs already"), "{refused}");
-    let asks = [json!("TpmState"), json!("WatchTpm"), json!("TpmGate"), place_tpm_state()];
-    let refused = asks.map(|ask| captured.ask(ask, &[]));
+    let asks = ["TpmState", "WatchTpm", "TpmGate", "TakeTpmState"].map(|ask| json!(ask));
+    let asks = asks.into_iter().chain([place_tpm_state()]);
+    let refused: Vec<_> = asks.map(|ask| captured.ask(ask, &[])).collect();
     for refused in refused.into_iter().chain([captured.swtpm()]) {
         let refused = refused.unwrap_err();
         assert!(refused.contains("has no TPM"), "{refused}");
@@ -249,6 +250,8 @@ pub fn starter_is_asked_for_more() {
     let other = Captured::of(&host, &spec);
     let refused = other.ask(place_tpm_state(), &[]).unwrap_err();
     assert!(refused.contains("has its place"), "{refused}");
+    let refused = other.ask(json!("TakeTpmState"), &[]).unwrap_err();
+    assert!(refused.contains("is its swtpm's"), "{refused}");
 
     // The starter ends with its supervisor.
     for Captured { mut starter, wire } in [captured, other] {

@@ -306,3 +306,43 @@ fn without_comma(path: &Path) -> Result<&str, SwtpmError> {
     let path_error = || SwtpmError::Path(SpecError::Path { path: path.to_owned() });
     path.to_str().filter(|path| !path.contains(',')).ok_or_else(path_error)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn of_a_state_that_is_taken_nothing_else_is_left() {
+        let scratch = tempfile::tempdir().unwrap();
+        let state = scratch.path().join("vtpm.state");
+        take_state(&state).unwrap();
+        assert!(!state.exists());
+        std::fs::create_dir(&state).unwrap();
+        for name in [STATE_FILE, ".lock", "tpm2-00.volatilestate"] {
+            std::fs::write(state.join(name), name).unwrap();
+        }
+        take_state(&state).unwrap();
+        let names: Vec<_> =
+            std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [STATE_FILE]);
+        assert_eq!(std::fs::read(state.join(STATE_FILE)).unwrap(), STATE_FILE.as_bytes());
+    }
+
+    #[test]
+    fn what_is_no_state_is_not_taken() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        std::fs::create_dir(path("other")).unwrap();
+        std::fs::write(path("other/file"), "theirs").unwrap();
+        symlink(path("other"), path("linked")).unwrap();
+        std::fs::create_dir(path("state")).unwrap();
+        std::fs::hard_link(path("other/file"), path("state").join(STATE_FILE)).unwrap();
+        for place in ["linked", "state", "other/file"] {
+            let refused = take_state(&path(place)).unwrap_err();
+            assert!(matches!(refused, SwtpmError::NotState(_)), "{place}: {refused}");
+        }
+        assert!(path("other/file").exists());
+    }
+}

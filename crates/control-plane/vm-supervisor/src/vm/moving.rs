@@ -366,7 +366,13 @@ impl Vm {
             }
             Stage::TakenUp => {
                 moving.asked_by = Some((asked_by.clone(), request));
-                return self.take_over_tpm();
+                let begun = self.take_over_tpm();
+                if begun.is_err()
+                    && let Some(moving) = self.activity.moving_mut()
+                {
+                    (moving.stage, moving.asked_by) = (Stage::TakenUp, None);
+                }
+                return begun;
             }
         }
         asked_by.send(&Report::answer(request, None));
