@@ -141,8 +141,8 @@ struct Answered {
     answer: Answer,
 }
 
-/// Whether swtpm's directory is not in the VM's own one, where each state is kept by the supervisor:
-/// the VM is on a cluster, or its guest has come from another host.
+/// Whether swtpm's directory is not in the VM's own one, where the supervisor keeps each state: the
+/// VM is on a cluster, or its guest has come from another host.
 pub(super) fn keeps_tpm_apart(task: &RunTask, run: &VmRunDirectory) -> bool {
     // A start without it removes it.
     let has_come = task.incoming.is_some() || (task.adopt.is_some() && run.tpm_state().exists());

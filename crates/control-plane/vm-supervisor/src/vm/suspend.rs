@@ -136,8 +136,8 @@ impl Vm {
             record.suspended = None;
             Ok(())
         })?;
-        // Whoever writes the datastore could put that memory, and with it the TPM's state, back. The
-        // record of a TPM that has come with its guest names none already.
+        // Whoever writes the datastore could put that memory, and with it the TPM's state, back.
+        // The record of a TPM that has come with its guest names none already.
         match &self.tpm {
             Some(tpm) => tpm.orders().name_no_memory(),
             None if spec.tpm && self.arriving_tpm.is_none() => {
