@@ -20,6 +20,7 @@
 //! - [`soak`]: volumes under verified load for an hour, while their servers are disturbed.
 //!   `strongroom-lab soak` runs it.
 //! - [`latency`]: a histogram of latencies.
+//! - [`link`]: a slow link between two network namespaces, also for the tests of the whole system.
 //!
 //! **Promise:** the lab uses the programs it studies only through their public interfaces, so that
 //! it treats other programs like ours, and shares no mistakes with them.
@@ -32,6 +33,7 @@ pub mod datapath;
 pub mod first_writes;
 pub mod kmip_load;
 pub mod latency;
+pub mod link;
 mod markdown;
 pub mod processes;
 pub mod programs;
