@@ -3,10 +3,13 @@
 //!
 //! | message | bytes |
 //! |---|---|
-//! | channels: so many were opened, and all of them have ended (source to target) | 1, count (2, big-endian) |
+//! | channels: so many were opened, and all that QEMU sent over them was sent (source to target) | 1, count (2, big-endian) |
 //! | failed, after which nothing follows | 2, reason, channel (2) |
 //!
-//! An end of the stream without a failure says that the sender's side is complete.
+//! An end of the stream without a failure says that the sender's side is complete. The target's is
+//! when everything has reached its QEMU and that has closed all channels; the source says it when
+//! it has heard that. So the source knows of the end of the last byte's way one round trip after it
+//! has sent it.
 //!
 //! It is encrypted, whatever becomes of the memory.
 
@@ -36,7 +39,7 @@ const MESSAGE_BYTES_MAX: usize = 4;
 /// What the other relay says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// It opened so many channels, and all of them have ended.
+    /// It opened so many channels, and everything was sent over them.
     Channels(u16),
     /// It has failed.
     Failed(Reason),
@@ -80,14 +83,16 @@ pub(crate) fn watch(wire: &TcpStream) -> io::Result<()> {
 }
 
 impl Speaker {
-    /// Says how many channels there were, and that this side is complete.
-    pub(crate) fn complete(&mut self, wire: &TcpStream, channels: Option<u16>) -> Result<(), MigrateError> {
-        let mut said = Vec::new();
-        if let Some(channels) = channels {
-            let [high, low] = channels.to_be_bytes();
-            said = self.sealer.sealed(Kind::Message, &[1, high, low])?;
-        }
-        said.extend(self.sealer.sealed(Kind::End, &[])?);
+    /// Says how many channels there were, and that everything was sent over them.
+    pub(crate) fn channels(&mut self, wire: &TcpStream, count: u16) -> Result<(), MigrateError> {
+        let [high, low] = count.to_be_bytes();
+        let said = self.sealer.sealed(Kind::Message, &[1, high, low])?;
+        (&*wire).write_all(&said).map_err(MigrateError::PeerGone)
+    }
+
+    /// Says that this side is complete.
+    pub(crate) fn complete(&mut self, wire: &TcpStream) -> Result<(), MigrateError> {
+        let said = self.sealer.sealed(Kind::End, &[])?;
         (&*wire).write_all(&said).map_err(MigrateError::PeerGone)
     }
 

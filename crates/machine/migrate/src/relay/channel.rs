@@ -40,13 +40,15 @@ pub(super) fn number_of(session: [u8; SESSION_ID_BYTES], preamble: [u8; PREAMBLE
     (preamble == self::preamble(session, number)).then_some(number)
 }
 
-/// Passes everything on in both directions, until both have ended or one fails.
+/// Passes everything on in both directions, until both have ended or one fails. `is_sent` is called
+/// when QEMU of this side has ended its direction, and all of it was sent.
 pub(super) fn run(
     shared: &Arc<Shared>,
     number: u16,
     (qemu, wire): (&Arc<UnixStream>, &Arc<TcpStream>),
     (sealer, opener): (Sealer, Opener),
     sends: Direction,
+    is_sent: impl FnOnce(),
 ) -> Result<(), MigrateError> {
     let hears = match sends {
         Direction::ToTarget => Direction::ToSource,
@@ -57,8 +59,10 @@ pub(super) fn run(
             let passed = receive(shared, qemu, wire, opener, hears);
             passed.unwrap_or_else(|error| stop(shared, number, error));
         })?;
-        let passed = send(shared, qemu, wire, sealer, sends);
-        passed.unwrap_or_else(|error| stop(shared, number, error));
+        match send(shared, qemu, wire, sealer, sends) {
+            Ok(()) => is_sent(),
+            Err(error) => stop(shared, number, error),
+        }
         Ok(())
     })
 }

@@ -80,13 +80,17 @@ struct State {
     has_ended: bool,
     failure: Option<MigrateError>,
     is_established: bool,
+    /// Everything was sent over so many channels, and this side has said so.
+    said_channels: Option<u16>,
     /// This side has said that it is complete.
     has_said_complete: bool,
     line: Option<Line>,
     sockets: Vec<Socket>,
     /// Channels that were opened: channel `n` if bit `n` is set.
     opened: u128,
-    /// Of these, the number that have ended in both directions.
+    /// Of these, the number over which QEMU of this side sends nothing more.
+    sent: u16,
+    /// The number that have ended in both directions.
     ended: u16,
     /// QEMU has channel 0.
     has_main: bool,
@@ -181,12 +185,26 @@ impl Shared {
         self.fail(error);
     }
 
+    /// Says that there were so many channels, and that everything was sent over them.
+    pub(super) fn say_channels(&self, count: u16) -> Result<(), MigrateError> {
+        let mut state = self.state.lock();
+        state.said_channels = Some(count);
+        match state.line.as_mut() {
+            Some(Line { wire, speaker }) => speaker.channels(wire, count),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn said_channels(&self) -> Option<u16> {
+        self.state.lock().said_channels
+    }
+
     /// This side is complete, and says so.
-    pub(super) fn say_complete(&self, channels: Option<u16>) -> Result<(), MigrateError> {
+    pub(super) fn say_complete(&self) -> Result<(), MigrateError> {
         let mut state = self.state.lock();
         state.has_said_complete = true;
         match state.line.as_mut() {
-            Some(Line { wire, speaker }) => speaker.complete(wire, channels),
+            Some(Line { wire, speaker }) => speaker.complete(wire),
             None => Ok(()),
         }
     }
@@ -230,6 +248,19 @@ impl Shared {
     pub(super) fn await_main(&self) -> bool {
         let mut state = self.state.lock();
         self.changed.wait_while(&mut state, |state| !state.has_main && !state.has_ended);
+        !state.has_ended
+    }
+
+    /// QEMU of this side sends nothing more over a channel, and all of it was sent.
+    pub(super) fn end_sending(&self) {
+        self.state.lock().sent += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until everything was sent over so many channels. Returns `false` if it ends before.
+    pub(super) fn await_sent(&self, count: u16) -> bool {
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |state| state.sent < count && !state.has_ended);
         !state.has_ended
     }
 

@@ -45,7 +45,8 @@ pub(super) fn run(
     thread::scope(|scope| {
         let outcome = spawn(scope, "migrate-line", || listen(shared, listener, &wire)).and_then(|()| {
             let channels = source.accept_all(scope, &qemu)?;
-            if shared.await_channels(channels) { shared.say_complete(Some(channels)) } else { Ok(()) }
+            // The target waits for this, so it does not wait for the way back of a channel.
+            if shared.await_sent(channels) { shared.say_channels(channels) } else { Ok(()) }
         });
         // The threads of the scope are waited for, so they have to end.
         outcome.unwrap_or_else(|error| shared.fail(error));
@@ -65,11 +66,17 @@ pub(super) fn spawn<'scope>(
 
 /// Hears what the target says until it is complete.
 fn listen(shared: &Shared, mut listener: line::Listener, wire: &TcpStream) {
-    let error = match listener.hear(wire) {
-        Ok(Heard::End) if shared.has_said_complete() => return,
-        Ok(Heard::Failed(reason)) => MigrateError::PeerEnded(reason),
-        Ok(Heard::End | Heard::Channels(_)) => MigrateError::Line(RecordError::OutOfPlace),
-        Err(error) => error,
+    let error = match (listener.hear(wire), shared.said_channels()) {
+        (Ok(Heard::End), Some(channels)) => {
+            if shared.await_channels(channels) {
+                // The target needs nothing more, and may be gone.
+                let _ = shared.say_complete();
+            }
+            return;
+        }
+        (Ok(Heard::Failed(reason)), _) => MigrateError::PeerEnded(reason),
+        (Ok(Heard::End | Heard::Channels(_)), _) => MigrateError::Line(RecordError::OutOfPlace),
+        (Err(error), _) => error,
     };
     shared.fail(error);
 }
@@ -83,7 +90,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Accepts QEMU's connections until channel 0 has ended. Returns how many there were.
+    /// Accepts QEMU's connections until it has closed channel 0. Returns how many there were.
     fn accept_all<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -102,7 +109,14 @@ impl Source<'_> {
             self.shared.open_channel(number);
             let qemu = Arc::clone(qemu);
             spawn(scope, &format!("migrate-{number}"), move || {
-                match self.channel(number, connection) {
+                let is_sent = || {
+                    self.shared.end_sending();
+                    if number == 0 {
+                        // QEMU opens no channel after it has closed its main one.
+                        let _ = shut_door(&*qemu);
+                    }
+                };
+                match self.channel(number, connection, is_sent) {
                     Ok(()) => self.shared.end_channel(),
                     // The target may have failed, and says so on the line.
                     Err(error @ (MigrateError::Connect { .. } | MigrateError::Wire { .. })) => {
@@ -110,17 +124,13 @@ impl Source<'_> {
                     }
                     Err(error) => self.shared.fail(error),
                 }
-                if number == 0 {
-                    // QEMU opens no channel after its main one has ended.
-                    let _ = shut_door(&*qemu);
-                }
             })?;
             number += 1;
         }
         Ok(number)
     }
 
-    fn channel(&self, number: u16, qemu: UnixStream) -> Result<(), MigrateError> {
+    fn channel(&self, number: u16, qemu: UnixStream, is_sent: impl FnOnce()) -> Result<(), MigrateError> {
         let qemu = Arc::new(qemu);
         self.shared.keep(Socket::Qemu(Arc::downgrade(&qemu)));
         let of = Connection::Channel(number);
@@ -131,18 +141,18 @@ impl Source<'_> {
         let preamble = channel::preamble(self.secret.id()?, number);
         io::Write::write_all(&mut &*wire, &[&preamble[..], &open].concat())
             .map_err(|error| MigrateError::Wire { channel: number, error })?;
-        channel::run(self.shared, number, (&qemu, &wire), (sealer, opener), Direction::ToTarget)
+        channel::run(self.shared, number, (&qemu, &wire), (sealer, opener), Direction::ToTarget, is_sent)
     }
 }
 
-/// Accepts the next connection, or returns `None` once the listener is shut.
+/// Accepts the next connection, or returns `None` once the listener is shut and has no more of
+/// them.
 fn accept(qemu: &UnixListener) -> io::Result<Option<UnixStream>> {
     loop {
-        if is_shut(qemu, None)? {
-            return Ok(None);
-        }
+        let is_shut = is_shut(qemu, None)?;
         match qemu.accept() {
             Ok((connection, _)) => return Ok(Some(connection)),
+            Err(_) if is_shut => return Ok(None),
             Err(error) if is_passing(&error) => {}
             Err(error) => return Err(error),
         }

@@ -57,7 +57,7 @@ pub(super) fn run(
     thread::scope(|scope| {
         let outcome = target.accept_all(scope, until).and_then(|is_in_time| match is_in_time {
             false => Err(MigrateError::NobodyCame { vm }),
-            true if target.is_complete.load(Ordering::Acquire) => shared.say_complete(None),
+            true if target.is_complete.load(Ordering::Acquire) => shared.say_complete(),
             true => Err(MigrateError::Resources(io::Error::other("its listener was closed"))),
         });
         // The threads of the scope are waited for, so they have to end.
@@ -82,8 +82,8 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Accepts connections until the source says that all channels have ended. Returns `false` if
-    /// nobody has come until `until`.
+    /// Accepts connections until all channels of which the source says that it has sent everything
+    /// over them have ended. Returns `false` if nobody has come until `until`.
     fn accept_all<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -106,19 +106,19 @@ impl<'a> Target<'a> {
             };
             self.strangers.let_in(Arc::downgrade(&stream));
             self.shared.keep(Socket::Wire(Arc::downgrade(&stream)));
-            spawn(scope, "migrate-stranger", move || self.meet(&stream))?;
+            spawn(scope, "migrate-stranger", move || self.meet(scope, &stream))?;
         }
     }
 
     /// Finds out who has connected. Whoever proves nothing changes nothing.
-    fn meet(&self, stream: &Arc<TcpStream>) {
+    fn meet<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, stream: &Arc<TcpStream>) {
         let mut first = [0];
         let _ = stream.set_nodelay(true);
         let peeked = stream
             .set_read_timeout(Some(crate::handshake::HANDSHAKE_WITHIN))
             .and_then(|()| stream.peek(&mut first));
         let met = match (peeked, first) {
-            (Ok(1), [TLS_HANDSHAKE]) => self.shake_hands(stream),
+            (Ok(1), [TLS_HANDSHAKE]) => self.shake_hands(scope, stream),
             (Ok(1), _) => self.open_channel(stream),
             _ => return,
         };
@@ -126,7 +126,11 @@ impl<'a> Target<'a> {
     }
 
     /// Admits the source, and hears what it says until the end.
-    fn shake_hands(&self, stream: &Arc<TcpStream>) -> Result<(), MigrateError> {
+    fn shake_hands<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        stream: &Arc<TcpStream>,
+    ) -> Result<(), MigrateError> {
         let Some(admitted) = self.handshake.lock().clone() else { return Ok(()) };
         let mut agreed = None;
         // The session is known before the source hears that it is accepted: its channels come at
@@ -160,20 +164,28 @@ impl<'a> Target<'a> {
         line::watch(stream).map_err(MigrateError::PeerGone)?;
         let mut channels = None;
         loop {
-            match (listener.hear(stream)?, channels) {
-                (Heard::Channels(count), None) => channels = Some(count),
-                (Heard::End, Some(count)) => {
-                    if self.shared.await_channels(count) {
-                        self.is_complete.store(true, Ordering::Release);
-                        let _ = shut_door(&**self.listener);
-                    }
-                    return Ok(());
+            match (listener.hear(stream), channels) {
+                (Ok(Heard::Channels(count)), None) => {
+                    channels = Some(count);
+                    spawn(scope, "migrate-complete", move || self.complete_after(count))?;
                 }
-                (Heard::Failed(reason), _) => return Err(MigrateError::PeerEnded(reason)),
-                (Heard::Channels(_) | Heard::End, _) => {
+                // The source has heard that this side is complete, or is gone, which changes
+                // nothing here any more.
+                (Ok(Heard::End) | Err(_), Some(_)) if self.shared.has_said_complete() => return Ok(()),
+                (Ok(Heard::Failed(reason)), _) => return Err(MigrateError::PeerEnded(reason)),
+                (Ok(Heard::Channels(_) | Heard::End), _) => {
                     return Err(MigrateError::Line(RecordError::OutOfPlace));
                 }
+                (Err(error), _) => return Err(error),
             }
+        }
+    }
+
+    /// Accepts nothing more once so many channels have ended: this side is complete.
+    fn complete_after(&self, channels: u16) {
+        if self.shared.await_channels(channels) {
+            self.is_complete.store(true, Ordering::Release);
+            let _ = shut_door(&**self.listener);
         }
     }
 
@@ -223,7 +235,7 @@ impl<'a> Target<'a> {
             self.shared.has_main();
         }
         let sealer = Sealer::new(secret.key(of, Direction::ToSource)?, self.secrecy)?;
-        channel::run(self.shared, number, (&qemu, wire), (sealer, opener), Direction::ToSource)?;
+        channel::run(self.shared, number, (&qemu, wire), (sealer, opener), Direction::ToSource, || ())?;
         self.shared.end_channel();
         Ok(())
     }
