@@ -37,7 +37,8 @@ use crate::protocol::{
 };
 
 /// Timeout of ordinary requests. hostd never waits for a key server or a disk before it answers
-/// them.
+/// them, but some seconds for an operation that is awaited
+/// ([`OperationKind::is_awaited`](crate::protocol::OperationKind::is_awaited)).
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Timeout of a request that connects hostd to a cluster, whose monitors have half a minute.
 const ADDS_CLUSTERS_WITHIN: Duration = Duration::from_secs(75);
@@ -274,7 +275,8 @@ impl Client {
         }
     }
 
-    /// Requests an operation. Returns its state at the time of the answer, which is usually queued.
+    /// Requests an operation. Returns its state at the time of the answer, which is usually queued,
+    /// or the end of one that is awaited.
     pub async fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, ClientError> {
         let oldest = request.kind.least_format().max(FORMATS.oldest);
         self.format(Formats { oldest, ..FORMATS })?;

@@ -296,6 +296,10 @@ impl HostService for SimulatedHost {
         self.queue.get(operation)
     }
 
+    async fn ended(self: Arc<Self>, operation: OperationId, within: Duration) -> Option<Operation> {
+        self.queue.ended(operation, within).await
+    }
+
     fn cancel(&self, operation: OperationId) -> Option<Operation> {
         self.counted();
         self.queue.cancel(operation)

@@ -338,6 +338,13 @@ impl OperationKind {
         }
     }
 
+    /// Whether whoever requests it hears of its end with the answer, if that is soon: the guest of
+    /// a VM that moves stands still until both of these are done, and another exchange would keep
+    /// it waiting for another round trip.
+    pub fn is_awaited(&self) -> bool {
+        matches!(self, Self::TakeUp | Self::Settle { .. })
+    }
+
     /// The configuration, for operations that open or make volumes. The datastore's own copy
     /// decides nothing about that.
     pub fn spec(&self) -> Option<&VmSpec> {

@@ -39,6 +39,11 @@ pub const HTTP: HttpLimits = HttpLimits {
     head_within: Duration::from_secs(10),
     keeps_alive: true,
 };
+/// How long an answer waits for the end of an operation that is
+/// [awaited]: well within a client's timeout.
+///
+/// [awaited]: strongroom_host::protocol::OperationKind::is_awaited
+const AWAITED_MAX: Duration = Duration::from_secs(5);
 /// How long a request's body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
@@ -182,8 +187,13 @@ async fn submit<S: HostService>(
     Named(vm): Named<VmId>,
     Body(wanted): Body<OperationRequest>,
 ) -> Result<(StatusCode, Json<Operation>), Refused> {
-    let operation = order(host, term, move |host| host.submit(vm, wanted)).await?;
-    Ok((StatusCode::ACCEPTED, Json(operation)))
+    let is_awaited = wanted.kind.is_awaited();
+    let operation = order(Arc::clone(&host), term, move |host| host.submit(vm, wanted)).await?;
+    let ended = match is_awaited {
+        true => host.ended(operation.operation, AWAITED_MAX).await,
+        false => None,
+    };
+    Ok((StatusCode::ACCEPTED, Json(ended.unwrap_or(operation))))
 }
 
 async fn check<S: HostService>(

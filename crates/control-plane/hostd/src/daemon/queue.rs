@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{
@@ -244,6 +245,14 @@ impl Queue {
         self.lock().known.get(&operation).map(|job| job.now())
     }
 
+    /// Returns the state of an operation once it has ended, or after `within`.
+    pub async fn ended(&self, operation: OperationId, within: Duration) -> Option<Operation> {
+        let job = Arc::clone(self.lock().known.get(&operation)?);
+        let mut now = job.now.subscribe();
+        let _ = tokio::time::timeout(within, now.wait_for(|now| now.state.is_final())).await;
+        Some(job.now())
+    }
+
     /// Cancels an operation: at once if it is queued, otherwise as soon as it can stop.
     pub fn cancel(&self, operation: OperationId) -> Option<Operation> {
         let mut lanes = self.lock();
@@ -459,6 +468,23 @@ mod tests {
         assert_eq!((again.state, again.error.unwrap().code.as_str()), (OperationState::Failed, "no"));
         let other = OperationRequest { kind: OperationKind::Resume, ..pause };
         assert_eq!(queue.submit(vm, other).unwrap_err().code, "operation_id_taken");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_an_operation_is_awaited_but_not_for_ever() {
+        let (queue, vm) = (queue(), VmId::random());
+        let take_up = request(OperationKind::TakeUp);
+        assert!(take_up.kind.is_awaited());
+        queue.submit(vm, take_up.clone()).unwrap();
+        let now = queue.ended(take_up.operation, Duration::ZERO).await.unwrap();
+        assert_eq!(now.state, OperationState::Queued);
+        let job = queue.next().unwrap();
+        let long = Duration::from_secs(3600);
+        let (ended, ()) = tokio::join!(queue.ended(take_up.operation, long), async {
+            queue.finish(&job, Ok(None));
+        });
+        assert_eq!(ended.unwrap().state, OperationState::Done);
+        assert!(queue.ended(OperationId::random(), long).await.is_none());
     }
 
     #[test]

@@ -70,6 +70,13 @@ pub trait HostService: Send + Sync + 'static {
     /// Returns the state of an operation, if this run of the host knows it.
     fn operation(&self, operation: OperationId) -> Option<Operation>;
 
+    /// Returns the state of an operation once it has ended, or after `within`.
+    fn ended(
+        self: Arc<Self>,
+        operation: OperationId,
+        within: Duration,
+    ) -> impl Future<Output = Option<Operation>> + Send;
+
     /// Cancels an operation, if this run of the host knows it.
     fn cancel(&self, operation: OperationId) -> Option<Operation>;
 
@@ -153,6 +160,10 @@ impl HostService for Hostd {
 
     fn operation(&self, operation: OperationId) -> Option<Operation> {
         self.queue.get(operation)
+    }
+
+    async fn ended(self: Arc<Self>, operation: OperationId, within: Duration) -> Option<Operation> {
+        self.queue.ended(operation, within).await
     }
 
     fn cancel(&self, operation: OperationId) -> Option<Operation> {
