@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
+.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-migrations measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -243,6 +243,13 @@ measure-ceph: ## volumes on a Ceph cluster of this machine beside QEMU's own dri
 measure-kmip: ## how often the key server releases a key, beside PyKMIP's and kmip-go's; on a quiet machine, some minutes
 	scripts/install-packages test
 	@scripts/measure-kmip
+
+measure-migrations: build ## live migration beside QEMU's own ways, and what a guest notices of a whole move, over links of up to 150 ms; as root, on a quiet machine, some 40 minutes, docs/LAB.md
+	scripts/install-packages test
+	cargo build --release --package strongroom-lab
+	cargo build --release --package strongroom-migrate --example relays
+	STRONGROOM_NULL_CIPHER=1 cargo build --release --package strongroom-migrate --example null_relays
+	@$(programs)/strongroom-lab migrate --program $(programs)/strongroom --relays $(programs)/examples/relays --null-relays $(programs)/examples/null_relays
 
 prove: ## the instrument that measures finds what is known beforehand; on a quiet machine, some six minutes
 	scripts/install-packages test

@@ -29,6 +29,9 @@ use crate::keyserver::read_certificates;
 
 /// The name of the relay's command.
 pub const RELAY_COMMAND: &str = "memory-relay";
+/// Only the lab's examples are built so that they encrypt nothing.
+const _: () =
+    assert!(!strongroom_migrate::record::IS_NULL, "the program is not built with STRONGROOM_NULL_CIPHER");
 /// The directory of used grants, in hostd's home.
 const USED: &str = "migrations";
 

@@ -202,7 +202,7 @@ impl HostService for SimulatedHost {
 
     async fn changes_after(self: Arc<Self>, after: u64, wait: Duration) -> Changes {
         self.requests.changes.fetch_add(1, Ordering::Relaxed);
-        self.changes.after(after, wait).await
+        self.queue.with_ended(self.changes.after(after, wait).await)
     }
 
     async fn host(self: Arc<Self>) -> Result<Host, Problem> {

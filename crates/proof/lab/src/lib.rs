@@ -35,6 +35,7 @@ pub mod kmip_load;
 pub mod latency;
 pub mod link;
 mod markdown;
+pub mod migrate;
 pub mod processes;
 pub mod programs;
 pub mod prove;

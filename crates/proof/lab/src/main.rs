@@ -5,6 +5,7 @@ mod ceph_command;
 mod datapath_command;
 mod first_writes_command;
 mod kmip_load_command;
+mod migrate_command;
 mod prove_command;
 mod scratch;
 mod snapshots_command;
@@ -31,6 +32,7 @@ enum Command {
     Datapath(datapath_command::Arguments),
     FirstWrites(first_writes_command::Arguments),
     KmipLoad(kmip_load_command::Arguments),
+    Migrate(migrate_command::Arguments),
     VhostUserLoad(vhost_user_load::Arguments),
     Prove(prove_command::Arguments),
     Snapshots(snapshots_command::Arguments),
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Datapath(arguments) => datapath_command::run(&arguments),
         Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
+        Command::Migrate(arguments) => migrate_command::run(&arguments),
         Command::VhostUserLoad(arguments) => vhost_user_load::run(&arguments),
         Command::Prove(arguments) => prove_command::run(&arguments),
         Command::Snapshots(arguments) => {

@@ -26,7 +26,7 @@ fn a_slow_link_is_as_slow_as_it_says_both_ways_and_loses_nothing() {
     const BYTES: usize = 4 << 20;
     let delay = Duration::from_millis(20);
     let bytes_per_second = NonZeroU64::new(16 << 20);
-    let apart = Apart::new(Slowness { delay, bytes_per_second }).unwrap();
+    let apart = Apart::over(Some(Slowness { delay, bytes_per_second })).unwrap();
     let content: Vec<u8> = (0..BYTES).map(|at| ((at / 256) ^ at) as u8).collect();
     std::thread::scope(|scope| {
         let (ready, is_ready) = std::sync::mpsc::channel();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use strongroom_lab::link::{End, Link, Slowness};
 use strongroom_system_tests::{CommandLine, Console, Finished, Process, Scratch, datastore, end_vms_in};
 
 /// Timeout of whatever the site does by itself.
@@ -254,6 +255,7 @@ fn faked(clock: &str) -> String {
 pub struct Cables {
     pub switch: String,
     pub ends: Vec<String>,
+    _slow: Vec<Link>,
 }
 
 /// A random UUID, and a newline.
@@ -268,13 +270,18 @@ fn ip(arguments: &str) {
 
 impl Cables {
     pub fn lay(machines: usize) -> Self {
+        Self::lay_where(machines, |_| None)
+    }
+
+    /// The same, of which some are long or thin: `slowness` says it for each number.
+    pub fn lay_where(machines: usize, slowness: impl Fn(usize) -> Option<Slowness>) -> Self {
         static LAID: AtomicUsize = AtomicUsize::new(0);
         let own = format!("{}-{}", id(), LAID.fetch_add(1, Ordering::Relaxed));
         let switch = format!("sr-switch-{own}");
         let ends: Vec<String> = (1..=machines).map(|end| format!("sr-{end}-{own}")).collect();
-        let cables = Self { switch, ends };
-        let Self { switch, ends } = &cables;
-        for namespace in ends.iter().chain([switch]) {
+        let mut cables = Self { switch, ends, _slow: Vec::new() };
+        let Self { switch, ends, _slow: slow } = &mut cables;
+        for namespace in ends.iter().chain([&*switch]) {
             ip(&format!("netns add {namespace}"));
             ip(&format!("-n {namespace} link set lo up"));
         }
@@ -282,7 +289,17 @@ impl Cables {
         ip(&format!("-n {switch} address add {AT_THE_SWITCH}/24 dev ports"));
         ip(&format!("-n {switch} link set ports up"));
         for (number, (end, address)) in ends.iter().zip(ADDRESSES).enumerate() {
-            ip(&format!("-n {end} link add wire type veth peer name wire{number} netns {switch}"));
+            match slowness(number) {
+                None => {
+                    ip(&format!("-n {end} link add wire type veth peer name wire{number} netns {switch}"))
+                }
+                Some(slowness) => {
+                    let device = &format!("wire{number}");
+                    let [there, here] = [(&*end, "wire"), (&*switch, device.as_str())]
+                        .map(|(namespace, device)| End { namespace, device });
+                    slow.push(Link::lay([there, here], slowness).unwrap());
+                }
+            }
             ip(&format!("-n {switch} link set wire{number} master ports up"));
             ip(&format!("-n {end} address add {address}/24 dev wire"));
             ip(&format!("-n {end} link set wire up"));

@@ -111,7 +111,7 @@ use parking_lot::Mutex;
 use strongroom_api::access::ChainBreak;
 use strongroom_api::task::Progress;
 use strongroom_api::{Name, ObjectRef, Problem};
-use strongroom_host::protocol::{OperationId, Term};
+use strongroom_host::protocol::{Operation, OperationId, Term};
 use strongroom_store::Store;
 use uuid::Uuid;
 
@@ -190,6 +190,8 @@ pub struct Control {
     progress: Mutex<HashMap<Uuid, Progress>>,
     /// Operations that got their ids in this run and were not sent yet, so no host knows them.
     unsent: Mutex<HashSet<OperationId>>,
+    /// Ends of operations that came with changes of their hosts, until their tasks go on.
+    ended: Mutex<HashMap<(Uuid, OperationId), Operation>>,
     certificates: Mutex<Vec<Certificate>>,
     providers: Mutex<Vec<strongroom_api::key::KeyProvider>>,
 }
@@ -244,6 +246,7 @@ impl Control {
             access_breaks: Mutex::default(),
             progress,
             unsent: Mutex::default(),
+            ended: Mutex::default(),
             certificates,
             providers,
         };

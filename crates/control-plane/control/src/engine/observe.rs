@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use strongroom_api::vm::PowerState;
-use strongroom_host::protocol::{self, ChangedObject, Epoch, ObservedVm, OperationId, VmSpec};
+use strongroom_host::protocol::{self, ChangedObject, Epoch, ObservedVm, Operation, OperationId, VmSpec};
 use strongroom_types::{DatastoreId, Redundancy, VmId};
 use uuid::Uuid;
 
@@ -17,6 +17,8 @@ use crate::records::ObservedRecord;
 
 /// The most VMs that are merged in one transaction; each is a condition and at most two entries.
 const TAKEN_AT_A_TIME: usize = 50;
+/// The most ends of operations that nobody has asked for yet. Without one, the host is asked.
+const ENDED_KEPT_MAX: usize = 4096;
 /// The age at which a host's state is read again, in milliseconds: free memory and space change
 /// without notice.
 const STATE_AGE_MAX_MS: u64 = 5_000;
@@ -169,6 +171,7 @@ impl Control {
         if changes.epoch != epoch || changes.read_all {
             return self.hear_all(seat);
         }
+        self.hear_ends(seat, changes.ended);
         // An object that changed twice is read once.
         let mut changed: BTreeSet<VmId> = BTreeSet::new();
         for change in &changes.changes {
@@ -194,6 +197,17 @@ impl Control {
         }
         seat.seen().read = Some((epoch, changes.number));
         Ok(())
+    }
+
+    /// Keeps the ends of operations that tasks wait for.
+    fn hear_ends(&self, seat: &HostSeat, ended: Vec<Operation>) {
+        let index = self.inventory.read();
+        let mut heard = self.ended.lock();
+        if heard.len() > ENDED_KEPT_MAX {
+            heard.clear();
+        }
+        let awaited = ended.into_iter().filter(|told| index.task_of(told.operation).is_some());
+        heard.extend(awaited.map(|told| ((seat.id, told.operation), told)));
     }
 
     /// Has the task of an operation advanced.

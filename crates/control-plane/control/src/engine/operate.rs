@@ -76,9 +76,11 @@ impl Control {
             return Ok(Operated::Pending(Next::Again));
         };
         let is_unsent = self.unsent.lock().remove(&operation);
-        let known = match is_unsent {
-            true => Ok(None),
-            false => seat.host.operation(operation),
+        let ended = self.ended.lock().remove(&(seat.id, operation));
+        let known = match (is_unsent, ended) {
+            (true, _) => Ok(None),
+            (false, Some(ended)) => Ok(Some(ended)),
+            (false, None) => seat.host.operation(operation),
         };
         let known = match known {
             Ok(known) => known,

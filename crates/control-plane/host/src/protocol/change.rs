@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::VmId;
 
 use super::names::OperationId;
+use super::operation::Operation;
 
 /// One run of hostd. Change numbers belong to an epoch; after a restart, with a new epoch, a client
 /// reads everything again.
@@ -13,7 +14,7 @@ pub struct Epoch(pub uuid::Uuid);
 
 /// What has changed. It names the changed objects, not their new state. An object that changes
 /// often is listed once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Changes {
     /// The epoch of the numbers.
     pub epoch: Epoch,
@@ -23,6 +24,9 @@ pub struct Changes {
     pub read_all: bool,
     /// The changes, oldest first.
     pub changes: Vec<Change>,
+    /// Of the operations among them, some that have ended: who waits for one need not ask for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<Operation>,
 }
 
 /// One change.

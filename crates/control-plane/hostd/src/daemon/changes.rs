@@ -77,7 +77,7 @@ impl ChangeLog {
         let changes = known.by_number.range(after.saturating_add(1)..);
         let changes = changes.map(|(number, object)| Change { number: *number, object: *object }).collect();
         let read_all = after < known.forgotten || after > known.number;
-        Changes { epoch: self.epoch, number: known.number, read_all, changes }
+        Changes { epoch: self.epoch, number: known.number, read_all, changes, ended: Vec::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {

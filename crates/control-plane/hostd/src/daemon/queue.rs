@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{
-    ChangedObject, DiskChange, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
-    OperationState, Problem, Progress,
+    ChangedObject, Changes, DiskChange, Operation, OperationId, OperationKind, OperationOutcome,
+    OperationRequest, OperationState, Problem, Progress,
 };
 use strongroom_types::VmId;
 use tokio::sync::watch;
@@ -24,6 +24,9 @@ pub const RUNNING_MAX: usize = 16;
 const WAITING_PER_VM_MAX: usize = 16;
 /// The most queued operations of all VMs.
 const WAITING_MAX: usize = 16_384;
+/// The most operations whose ends are told with the change: some kilobytes each, well within an
+/// answer.
+const ENDED_TOLD_MAX: usize = 32;
 /// The most finished operations that are kept.
 const FINISHED_MAX: usize = 4096;
 
@@ -243,6 +246,20 @@ impl Queue {
     /// Returns the state of an operation.
     pub fn get(&self, operation: OperationId) -> Option<Operation> {
         self.lock().known.get(&operation).map(|job| job.now())
+    }
+
+    /// Adds the operations that have ended to some changes, unless they are so many that their
+    /// reader is far behind.
+    pub fn with_ended(&self, mut changes: Changes) -> Changes {
+        let operations = changes.changes.iter().filter_map(|change| match change.object {
+            ChangedObject::Operation(operation) => Some(operation),
+            ChangedObject::Vm(_) | ChangedObject::Host => None,
+        });
+        if operations.clone().count() <= ENDED_TOLD_MAX {
+            let known = operations.filter_map(|operation| self.get(operation));
+            changes.ended = known.filter(|operation| operation.state.is_final()).collect();
+        }
+        changes
     }
 
     /// Returns the state of an operation once it has ended, or after `within`.
@@ -484,6 +501,8 @@ mod tests {
             queue.finish(&job, Ok(None));
         });
         assert_eq!(ended.unwrap().state, OperationState::Done);
+        let told = queue.with_ended(queue.changes.after(0, Duration::ZERO).await).ended;
+        assert_eq!(told.iter().map(|told| told.operation).collect::<Vec<_>>(), [take_up.operation]);
         assert!(queue.ended(OperationId::random(), long).await.is_none());
     }
 

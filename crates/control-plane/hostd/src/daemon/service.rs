@@ -111,7 +111,7 @@ impl HostService for Hostd {
     }
 
     async fn changes_after(self: Arc<Self>, after: u64, wait: Duration) -> Changes {
-        self.changes.after(after, wait).await
+        self.queue.with_ended(self.changes.after(after, wait).await)
     }
 
     async fn host(self: Arc<Self>) -> Result<Host, Problem> {

@@ -97,7 +97,7 @@ impl Drop for Link {
     }
 }
 
-/// Two network namespaces with a link between them, [`ADDRESSES`] apart.
+/// Two network namespaces with a link between them, at [`ADDRESSES`].
 #[derive(Debug)]
 pub struct Apart {
     /// The namespaces.
@@ -110,11 +110,12 @@ pub const ADDRESSES: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
 const DEVICE: &str = "wire";
 
 impl Apart {
-    /// Makes the two namespaces, and lays the link.
+    /// Makes the two namespaces, and lays the link between them: one of the kernel's own (veth), or
+    /// a slow one.
     ///
     /// # Errors
     /// As [`Link::lay`].
-    pub fn new(slowness: Slowness) -> Result<Self, ProgramError> {
+    pub fn over(slowness: Option<Slowness>) -> Result<Self, ProgramError> {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let namespaces = [1, 2].map(|end| format!("sr-apart-{end}-{}-{number}", id()));
@@ -123,7 +124,14 @@ impl Apart {
             ip(&["netns", "add", namespace])?;
         }
         let ends = apart.namespaces.each_ref().map(|namespace| End { namespace, device: DEVICE });
-        apart.link = Some(Link::lay(ends, slowness)?);
+        match slowness {
+            Some(slowness) => apart.link = Some(Link::lay(ends, slowness)?),
+            None => {
+                let [End { namespace: one, .. }, End { namespace: other, .. }] = ends;
+                let peer = ["peer", "name", DEVICE, "netns", other];
+                ip(&[&["-n", one, "link", "add", DEVICE, "type", "veth"], &peer[..]].concat())?;
+            }
+        }
         for (namespace, address) in apart.namespaces.iter().zip(ADDRESSES) {
             ip(&["-n", namespace, "link", "set", "lo", "up"])?;
             ip(&["-n", namespace, "address", "add", &format!("{address}/24"), "dev", DEVICE])?;

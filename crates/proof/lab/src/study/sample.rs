@@ -40,12 +40,16 @@ pub enum Metric {
     LongestGapMs,
     /// The same in a window in which nothing happens.
     ControlGapMs,
+    /// Processor time of all processes that take part, for each GiB that passes, in milliseconds.
+    ProcessorMsPerGib,
+    /// What a guest does in a second while something happens, as a part of what it does before.
+    GuestShare,
 }
 
 impl Metric {
     /// Whether more of it is better.
     pub fn more_is_better(self) -> bool {
-        matches!(self, Self::OperationsPerSecond | Self::MegabytesPerSecond)
+        matches!(self, Self::OperationsPerSecond | Self::MegabytesPerSecond | Self::GuestShare)
     }
 
     /// The head of its column, with its unit.
@@ -66,6 +70,8 @@ impl Metric {
             Self::ElapsedMs => "ms",
             Self::LongestGapMs => "longest gap, ms",
             Self::ControlGapMs => "longest gap, control, ms",
+            Self::ProcessorMsPerGib => "CPU per GiB, ms",
+            Self::GuestShare => "guest's speed",
         }
     }
 }

@@ -1504,7 +1504,13 @@ impl Host for FakeHost {
             let changes = inside.changes.iter().enumerate().skip(after as usize);
             let changes = changes.map(|(at, object)| Change { number: at as u64 + 1, object: *object });
             let number = inside.changes.len() as u64;
-            Ok(Some(Changes { epoch: inside.epoch, number, read_all: false, changes: changes.collect() }))
+            Ok(Some(Changes {
+                epoch: inside.epoch,
+                number,
+                read_all: false,
+                changes: changes.collect(),
+                ended: Vec::new(),
+            }))
         })
     }
 
