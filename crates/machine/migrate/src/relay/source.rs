@@ -10,6 +10,7 @@ use std::thread::{self, Scope};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use socket2::SockRef;
 use strongroom_keyserver::grant::Secrecy;
 
 use super::shared::{Shared, Socket, shut_door};
@@ -20,6 +21,12 @@ use crate::handshake::{HANDSHAKE_WITHIN, as_source};
 use crate::keys::{Connection, Direction, SessionSecret};
 use crate::line::{self, Heard};
 use crate::record::{Kind, Opener, RecordError, Sealer};
+
+/// The most bytes that wait in the kernel before they are on the wire: some milliseconds at a
+/// gigabit a second. It would take as many as a long link has under way, and more, and QEMU takes
+/// for sent what waits there: a guest that stands still would wait for all of it beside the rest of
+/// its memory.
+const UNSENT_BYTES_MAX: u32 = 1 << 20;
 
 pub(super) fn run(
     shared: &Arc<Shared>,
@@ -195,5 +202,20 @@ fn connect(shared: &Shared, target: SocketAddr) -> Result<Arc<TcpStream>, Migrat
     socket_error(&*wire).map_err(|error| failed(error.into()))?.map_err(|error| failed(error.into()))?;
     wire.set_nonblocking(false).map_err(failed)?;
     wire.set_nodelay(true).map_err(failed)?;
+    SockRef::from(&*wire).set_tcp_notsent_lowat(UNSENT_BYTES_MAX).map_err(failed)?;
     if shared.has_ended() { Err(MigrateError::Cancelled) } else { Ok(wire) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn little_waits_in_the_kernel_for_a_long_link() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let wire = connect(&Arc::new(Shared::new(None)), listener.local_addr().unwrap()).unwrap();
+        assert_eq!(SockRef::from(&*wire).tcp_notsent_lowat().unwrap(), UNSENT_BYTES_MAX);
+    }
 }
