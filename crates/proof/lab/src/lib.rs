@@ -20,6 +20,7 @@
 //! - [`soak`]: volumes under verified load for an hour, while their servers are disturbed.
 //!   `strongroom-lab soak` runs it.
 //! - [`latency`]: a histogram of latencies.
+//! - [`migrate`]: live migration, beside QEMU's own ways. `strongroom-lab migrate` runs it.
 //! - [`link`]: a slow link between two network namespaces, also for the tests of the whole system.
 //!
 //! **Promise:** the lab uses the programs it studies only through their public interfaces, so that

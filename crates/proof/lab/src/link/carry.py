@@ -2,8 +2,9 @@
 
   carry.py DEVICE DEVICE DELAY_SECONDS BYTES_PER_SECOND
 
-Makes both devices, says `plugged`, and carries frames from the first line of its input to the end of it. Segments stay
-together as their sender has them (virtio_net_hdr): so few frames pass, and two processes carry gigabits a second.
+Makes both devices, says `plugged`, and carries frames from the first line of its input to the end
+of it. Segments stay together as their sender has them (virtio_net_hdr): so few frames pass, and two
+processes carry gigabits a second.
 """
 
 import collections, fcntl, os, select, signal, struct, sys, time
@@ -13,8 +14,8 @@ TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6 = 1, 2, 4
 FRAME_BYTES_MAX = 1 << 17
-# How far ahead of the rate frames are taken from their sender. The rest waits in the sender's sockets, so that no frame
-# is lost and no queue adds to the delay.
+# How far ahead of the rate frames are taken from their sender. The rest waits in the sender's
+# sockets, so that no frame is lost and no queue adds to the delay.
 AHEAD_SECONDS = 0.002
 
 
@@ -42,7 +43,8 @@ def carry(source, sink, delay, rate):
         try:
             frame = os.read(source, FRAME_BYTES_MAX)
         except BlockingIOError:
-            select.select([source], [], [], max(under_way[0][0] - clock(), 0) if under_way else None)
+            wait = max(under_way[0][0] - clock(), 0) if under_way else None
+            select.select([source], [], [], wait)
             continue
         except OSError:
             return  # Its device is gone.

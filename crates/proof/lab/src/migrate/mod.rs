@@ -1,5 +1,5 @@
-//! A VM's memory on its way from QEMU to QEMU: through the product's relays, and by QEMU's own ways,
-//! over a cable and over long links.
+//! A VM's memory on its way from QEMU to QEMU: through the product's relays, and by QEMU's own
+//! ways, over a cable and over long links.
 //!
 //! | module | holds |
 //! |---|---|
