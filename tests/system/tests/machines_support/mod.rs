@@ -295,7 +295,7 @@ impl Cables {
                 }
                 Some(slowness) => {
                     let device = &format!("wire{number}");
-                    let [there, here] = [(&*end, "wire"), (&*switch, device.as_str())]
+                    let [there, here] = [(end, "wire"), (switch, device.as_str())]
                         .map(|(namespace, device)| End { namespace, device });
                     slow.push(Link::lay([there, here], slowness).unwrap());
                 }
