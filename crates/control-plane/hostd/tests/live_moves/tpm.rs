@@ -248,7 +248,7 @@ pub fn few_are_killed() {
     let mut site = Site::with_clear_tpm();
     site.works();
     for (step, victim) in [
-        (Step::Received, Victim::Swtpm(TARGET)),
+        (Step::Sent, Victim::Swtpm(TARGET)),
         (Step::Sent, Victim::Hostd(TARGET)),
         (Step::Decided, Victim::Supervisor(TARGET)),
     ] {

@@ -729,24 +729,38 @@ impl TakingUp {
                 await_completion(monitor)?;
             }
         }
+        if let Some(tpm) = &self.arriving_tpm {
+            tpm.check().map_err(|error| error.problem())?;
+        }
+        let mut served = Vec::with_capacity(awaiting.len());
+        let mut opened = self.open(&task.spec, awaiting, &mut served);
+        if let Whence::Elsewhere(_) = whence {
+            opened = opened.and_then(|()| record_start(&task, &self.keys));
+        }
+        if opened.is_err() {
+            // They are to be closed when the VM ends, which does not know of them.
+            served.iter().for_each(|(_, volume)| volume.stop());
+        }
+        opened.map(|()| TakenUp { served, arrived })
+    }
+
+    fn open(
+        &self,
+        spec: &VmSpec,
+        awaiting: Vec<AwaitingDisk>,
+        served: &mut Vec<(usize, ServedVolume)>,
+    ) -> Result<(), Problem> {
         let (run, limits) = (&self.run, &self.limits);
         let host = VolumeHost { keys: &self.keys, starter: &self.starter, run, limits, changed_over: None };
-        let mut served = Vec::with_capacity(awaiting.len());
         for AwaitingDisk { socket, disk, standby } in awaiting {
-            let disk = task.spec.disk(&disk.name).cloned().unwrap_or(disk);
-            let volume = host.open(&task.spec, &disk).map_err(|error| error.problem())?;
+            let disk = spec.disk(&disk.name).cloned().unwrap_or(disk);
+            let volume = host.open(spec, &disk).map_err(|error| error.problem())?;
             let supervisor =
                 standby.serve(volume).map_err(|error| Problem::new("worker", error.to_string()))?;
             let volume = keep_served(socket, supervisor, &disk, &self.events).map_err(Problem::system)?;
             served.push((socket, volume));
         }
-        if let Some(tpm) = &self.arriving_tpm {
-            tpm.check().map_err(|error| error.problem())?;
-        }
-        if let Whence::Elsewhere(_) = whence {
-            record_start(&task, &self.keys)?;
-        }
-        Ok(TakenUp { served, arrived })
+        Ok(())
     }
 }
 
