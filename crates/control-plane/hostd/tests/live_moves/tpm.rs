@@ -114,6 +114,16 @@ impl Site {
         self.starts_again();
     }
 
+    /// The VM is deleted, and nothing of it is left.
+    fn ends(self) {
+        let host = &self.hosts[self.at];
+        host.done(&self.spec, self.generation, FORCED);
+        host.done(&self.spec, self.generation, OperationKind::Delete);
+        for host in &self.hosts {
+            host.assert_nobody_left();
+        }
+    }
+
     /// Where the state is that counts when the VM starts.
     fn state_file(&self) -> std::path::PathBuf {
         self.spec.tpm_state_path().join("tpm2-00.permall")
@@ -169,12 +179,7 @@ pub fn is_kept_where_it_came() {
     std::fs::write(site.state_file(), last).unwrap();
     site.starts_again();
     site.works();
-    let (vm, host) = (site.spec.clone(), &site.hosts[site.at]);
-    host.done(&vm, site.generation, FORCED);
-    host.done(&vm, site.generation, OperationKind::Delete);
-    for host in &site.hosts {
-        host.assert_nobody_left();
-    }
+    site.ends();
 }
 
 /// The supervisor at the target is killed at moments of the step in which state and key of the TPM
@@ -242,6 +247,7 @@ pub fn on_a_cluster() {
     site.works();
     site.loses_its_power();
     site.works();
+    site.ends();
 }
 
 pub fn few_are_killed() {
