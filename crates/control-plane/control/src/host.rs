@@ -30,6 +30,9 @@ pub trait Host: Send + Sync {
     /// Sets the term of later requests.
     fn set_term(&self, term: Term);
 
+    /// Sees to it that a request within the next two seconds needs no handshake. Does not wait.
+    fn prepare(&self) {}
+
     /// Returns the state of the host.
     ///
     /// # Errors
@@ -139,6 +142,12 @@ impl Hostd {
 impl Host for Hostd {
     fn set_term(&self, term: Term) {
         self.client.set_term(term);
+    }
+
+    fn prepare(&self) {
+        let client = self.client.clone();
+        // A host that does not answer is noticed elsewhere.
+        self.runtime.spawn(async move { drop(client.prepare().await) });
     }
 
     fn state(&self) -> Result<HostState, HostError> {

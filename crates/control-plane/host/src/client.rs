@@ -50,6 +50,10 @@ const JUDGES_WITHIN: Duration = Duration::from_secs(90);
 /// Timeout of a connection to another machine, and of its TLS handshake.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long a connection that was [prepared](Client::prepare) is of use at least. It is a part of
+/// the time for which an idle one is kept.
+pub const READY_FOR: Duration = Duration::from_secs(2);
+
 /// Size limits of hostd's answers.
 const LIMITS: ExchangeLimits = ExchangeLimits { head_bytes: 16 << 10, body_bytes: ANSWER_BYTES_MAX };
 
@@ -190,6 +194,20 @@ impl Client {
     /// Sets the term of later requests, also of clones.
     pub fn set_term(&self, term: Term) {
         self.term.store(term.0, Ordering::Relaxed);
+    }
+
+    /// Sees to it that a request within [`READY_FOR`] needs no handshake, unless another one is
+    /// quicker.
+    ///
+    /// # Errors
+    /// [`ClientError`]; a request then says so, too.
+    pub async fn prepare(&self) -> Result<(), ClientError> {
+        let way = self.way.now().map_err(|error| self.unreachable(error))?;
+        if !self.kept.has_for(READY_FOR, way.config(), Instant::now()) {
+            let opened = Opened::new(self.connect(&way).await?, way.config().cloned());
+            self.kept.put(opened, Instant::now());
+        }
+        Ok(())
     }
 
     /// Closes the connections that are not in use, also those of clones. From now on, each request

@@ -75,6 +75,16 @@ impl<Connection> Kept<Connection> {
         idle.connections.pop().map(|(_, opened)| opened)
     }
 
+    /// Whether one under this configuration will still be of use after this time.
+    pub fn has_for(&self, time: Duration, config: Option<&Arc<ClientConfig>>, now: Instant) -> bool {
+        let idle = self.idle.lock();
+        idle.connections.iter().any(|(used, opened)| {
+            now.saturating_duration_since(*used) + time < IDLE_MAX
+                && now.saturating_duration_since(opened.at) + time < AGE_MAX
+                && opened.is_under(config)
+        })
+    }
+
     /// Keeps a connection whose last request was answered.
     pub fn put(&self, opened: Opened<Connection>, now: Instant) {
         let mut idle = self.idle.lock();
@@ -114,6 +124,11 @@ mod tests {
         kept.put(Opened::new(1, before.clone()), now);
         assert!(kept.take(renewed.as_ref(), now).is_none(), "the certificate was renewed");
         assert!(kept.take(before.as_ref(), now).is_none(), "it was closed then");
+        kept.put(Opened::new(3, renewed.clone()), now);
+        assert!(kept.has_for(Duration::from_secs(2), renewed.as_ref(), now));
+        assert!(!kept.has_for(Duration::from_secs(2), before.as_ref(), now));
+        assert!(!kept.has_for(IDLE_MAX, renewed.as_ref(), now), "it will have been closed by then");
+        assert_eq!(kept.take(renewed.as_ref(), now).unwrap().connection, 3);
         kept.put(Opened::new(2, None), now);
         assert!(kept.take(renewed.as_ref(), now).is_none(), "it is to be TLS");
     }

@@ -28,6 +28,7 @@ use strongroom_api::limits::{
 };
 use strongroom_api::vm::MoveToHost;
 use strongroom_api::{ErrorCode, Problem};
+use strongroom_host::client::READY_FOR;
 use strongroom_host::migration::{Decision, Heard};
 use strongroom_host::protocol::{
     FetchingLive, HandoverId, MigrationSettings, Network, Offer, OperationKind, OperationOutcome, Receiving,
@@ -439,7 +440,16 @@ impl Control {
             Some(OperationKind::Send(Box::new(sending)))
         })?;
         match operated {
-            Operated::Pending(next) => Ok(next),
+            Operated::Pending(next) => {
+                // Once its guest stands still, it would wait for the target's handshake.
+                if let Some(target) = self.seat(live.to) {
+                    target.host.prepare();
+                }
+                Ok(match next {
+                    Next::Wait(pause) => Next::Wait(pause.min(READY_FOR)),
+                    other => other,
+                })
+            }
             Operated::Done(_) => {
                 let released = live.decided(Heard::Released);
                 self.turn(step, released.next(LiveStage::TakeUp), VmRecord::clone(&step.vm.record))
