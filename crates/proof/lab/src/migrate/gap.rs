@@ -24,6 +24,9 @@ pub struct Seen {
     pub came: Option<Instant>,
     /// What it had counted when it stood still at the source, and when that was.
     pub left: Option<(Instant, Counts)>,
+    /// Turns at the source while it was watched. The guest's own count of them begins anew after
+    /// some seconds.
+    pub turns: u64,
 }
 
 /// Watches a guest until `is_over`.
@@ -35,6 +38,7 @@ pub fn watch(
     let mut seen = Seen::default();
     let (mut at_target, mut looked) = (target(), Instant::now());
     let (mut last, mut since) = (0, Instant::now());
+    let mut turns = source.counts().unwrap_or_default().turns;
     while !is_over.load(Ordering::Acquire) {
         let now = Instant::now();
         if at_target.is_none() && now - looked > LOOKS_EVERY {
@@ -45,6 +49,10 @@ pub fn watch(
         // A source that has ended counts no more.
         let here = source.counts().unwrap_or_default();
         let ticks = there.ticks.max(here.ticks);
+        if here.ticks > 0 {
+            seen.turns += u64::from(here.turns.wrapping_sub(turns));
+            turns = here.turns;
+        }
         if ticks > last {
             seen.longest_gap = seen.longest_gap.max(now - since);
             (last, since) = (ticks, now);

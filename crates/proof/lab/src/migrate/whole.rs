@@ -333,11 +333,10 @@ impl Session for Watched<'_> {
     fn measure(&mut self, warm_up: Duration, afterwards: Duration) -> Result<Sample, SubjectError> {
         let [from, to] = if self.returns { [1, 0] } else { [0, 1] };
         let memory = self.memory_at(from).ok_or("the VM has no memory at its source")?;
-        let (speed, control) = self.watched(&memory, |_| {
-            let (began, before) = (Instant::now(), memory.counts()?);
+        let (still, control) = self.watched(&memory, |_| {
+            let began = Instant::now();
             thread::sleep(warm_up);
-            let turns = memory.counts()?.turns.wrapping_sub(before.turns);
-            Ok(f64::from(turns) / began.elapsed().as_secs_f64())
+            Ok(began.elapsed().as_secs_f64())
         })?;
         let ((began, before, ended), seen) = self.watched(&memory, |site| {
             let (began, before) = (Instant::now(), memory.counts()?);
@@ -354,7 +353,7 @@ impl Session for Watched<'_> {
         sample.set(Metric::ElapsedMs, (ended - began).as_secs_f64() * 1e3);
         let seconds = (left_at - began).as_secs_f64();
         let (share, of) = match self.guest.works {
-            true => (f64::from(left.turns.wrapping_sub(before.turns)) / seconds, speed),
+            true => (seen.turns as f64 / seconds, control.turns as f64 / still),
             false => (f64::from(left.ticks - before.ticks) / seconds, f64::from(TICKS_PER_SECOND)),
         };
         sample.set(Metric::GuestShare, share / of);
