@@ -1,5 +1,5 @@
 //! A TPM moves with its running guest: what it has acknowledged is there, and its registers are as
-//! they were, whoever is killed between the hosts.
+//! they were, also if processes are killed between the hosts.
 
 use std::time::Duration;
 

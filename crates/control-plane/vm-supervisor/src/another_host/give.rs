@@ -145,7 +145,7 @@ impl Giving<'_> {
     }
 }
 
-/// A volume as the other host is told of it.
+/// What is sent about a volume before its layers.
 pub(super) fn given(sent: &SentVolume) -> GivenVolume {
     let layers = sent.allocated_bytes.iter().map(|(layer, bytes)| (*layer, *bytes)).collect();
     GivenVolume { descriptor: sent.descriptor.clone(), layers }

@@ -231,6 +231,7 @@ impl Vm {
                 }
                 self.activity = Activity::Idle;
                 self.halt_or_go_on()?;
+                self.volumes_stay();
             }
             Stage::Closed(_) | Stage::Coming(..) | Stage::TakingUp { .. } | Stage::TakenUp => {
                 let message = "the VM's guest has stopped, and another host may have its volumes";
@@ -436,9 +437,7 @@ impl Vm {
         self.state.volumes_released = false;
         self.state.write(&self.run).map_err(Problem::system)?;
         if std::mem::take(&mut self.owes_merges) {
-            let spec = self.task.spec.clone();
-            let merge = move || merge_new_tops(&spec);
-            thread::Builder::new().name("merges".to_owned()).spawn(merge).map_err(Problem::system)?;
+            self.merge_new_tops();
         }
         Ok(())
     }
@@ -561,8 +560,29 @@ impl Vm {
         if let Err(problem) = goes_on {
             tracing::error!("VM {name}: {problem}");
         }
+        self.volumes_stay();
         self.tell();
         moving.answer(Some(problem));
+    }
+
+    /// The volumes are given to nobody any more, and are served as before.
+    fn volumes_stay(&mut self) {
+        if self.given.take().is_some() {
+            self.merge_new_tops();
+        }
+    }
+
+    /// Has the tops merged that a move has put on the disks.
+    fn merge_new_tops(&self) {
+        let spec = self.task.spec.clone();
+        let merge = move || {
+            for disk in &spec.disks {
+                merge_new_top(&spec.volume_path(&disk.name), disk.least_generation);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("merges".to_owned()).spawn(merge) {
+            tracing::warn!("VM {}: its disks keep a layer more: {error}", self.task.spec.name);
+        }
     }
 
     fn qemus_directory(&self) -> Result<RunDirectory, Problem> {
@@ -761,13 +781,6 @@ impl TakingUp {
             served.push((socket, volume));
         }
         Ok(())
-    }
-}
-
-/// Has the tops merged that a move has put on disks.
-fn merge_new_tops(spec: &VmSpec) {
-    for disk in &spec.disks {
-        merge_new_top(&spec.volume_path(&disk.name), disk.least_generation);
     }
 }
 

@@ -282,7 +282,7 @@ fn of_a_volume_in_use_all_but_the_top_arrives_and_the_rest_when_it_is_closed() {
     assert!(!way.changes && !way.passed.contains(&before.top));
     assert_eq!(arriving.left().layers, 1);
     assert!(all.layers == before.layers.len() && all.bytes >= arriving.left().bytes);
-    // The top cannot be read yet, whoever asks for it.
+    // The top cannot be read yet.
     let asked = from.read(before.top, &mut |_| Ok(ControlFlow::Continue(()))).unwrap();
     assert_eq!(asked, ReadLayer::Changes);
     // Its former top is complete, and only that is copied.

@@ -51,7 +51,7 @@ impl<'a> ServedDeparture<'a> {
         self.served.path
     }
 
-    /// What the other host is told of the volume, as it is now.
+    /// The volume as it is now, for the other host.
     ///
     /// # Errors
     /// If its descriptor is not authentic.

@@ -211,7 +211,7 @@ struct OpenSettled {
 }
 
 impl<'a> DepartingBeside<'a> {
-    /// What another host is told of the volume, as it is now.
+    /// The volume as it is now, for another host.
     ///
     /// # Errors
     /// If the descriptor is not authentic.
