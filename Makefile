@@ -88,7 +88,8 @@ guest_slice = a_vm_that_runs_moves_to_a_new_key_whoever_dies what_is_killed_duri
   it_is_a_disk_on_an_erasure_coded_pool \
   no_acknowledged_write_is_lost_with_a_device_or_the_monitor \
   a_running_vm_moves_between_hosts_and_the_wire_sees_nothing a_vm_moves_between_hosts_whatever_is_killed_or_cut_off \
-  a_vm_moves_with_its_volumes_between_machines_that_share_nothing
+  a_vm_moves_with_its_volumes_between_machines_that_share_nothing \
+  a_vm_moves_with_its_volumes_whatever_is_killed_or_cut_off
 
 test-guests-slice: ## those of test-guests and test-ceph that CI runs as well; some minutes
 	scripts/install-packages test
