@@ -338,9 +338,9 @@ impl OperationKind {
         }
     }
 
-    /// Whether the answer to its request waits for its end, for some seconds: the guest of a VM that
-    /// moves stands still until both of these are done, and another exchange would keep it waiting
-    /// for another round trip.
+    /// Whether the answer to its request waits for its end, for some seconds: the guest of a VM
+    /// that moves stands still until both of these are done, and another exchange would keep it
+    /// waiting for another round trip.
     pub fn is_awaited(&self) -> bool {
         matches!(self, Self::TakeUp | Self::Settle { .. })
     }
