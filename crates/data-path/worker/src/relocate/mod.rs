@@ -1,6 +1,7 @@
 //! Copies a volume to another datastore: one that nobody serves, and, in [`served`], most of one
 //! that another process serves. [`sessions`] takes the clients of such a volume to its new place,
-//! and [`departing`] reads one for another host. `datastore/file/relocate` has the steps of a move, and what its caller must do between them.
+//! and [`departing`] reads one for another host. `datastore/file/relocate` has the steps of a move,
+//! and what its caller must do between them.
 
 mod departing;
 mod rounds;
