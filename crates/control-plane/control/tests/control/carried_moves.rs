@@ -12,7 +12,7 @@ use strongroom_host::migration::Place;
 use crate::live_moves::events_of;
 use crate::moves::{ended, no_violations, start, stays_on, to};
 use crate::placement::{datastore, host_of, maintenance, on};
-use crate::support::{Site, caller, copy, settle_down};
+use crate::support::{Site, caller, copy, killed_after, settle_down};
 
 /// Two hosts, each with a datastore that the other one does not reach, and the VM `web1`.
 pub fn apart() -> (Site, Control) {
@@ -207,16 +207,7 @@ fn is_killed_at(moments: i64) -> bool {
     let (site, control) = apart();
     let id = control.show_vm("web1").unwrap().summary.id;
     let task = control.move_to_host(&caller(1), "web1", &with("host2", "far")).unwrap();
-    site.fuse.set(moments);
-    let killed = !settle_down(&site, &control);
-    site.fuse.set(i64::MAX);
-    let control = if killed {
-        drop(control);
-        site.hosts().iter().for_each(|(_, host)| host.restart());
-        site.control().unwrap()
-    } else {
-        control
-    };
+    let (control, killed) = killed_after(&site, control, moments);
     let task = ended(&site, &control, &task);
     assert_eq!(task.state, TaskState::Done, "killed at {moments}: {task:?}");
     assert_eq!(place(&control), of("host2", "far"), "killed at {moments}");

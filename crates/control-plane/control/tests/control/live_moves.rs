@@ -19,7 +19,7 @@ use super::boards::{gives, look_again};
 use super::clusters::on_a_cluster;
 use super::moves::{ended, moved, no_violations, start, stays_on, to};
 use super::placement::{host_of, maintenance, on, shared};
-use crate::support::{Site, caller, create, settle_down};
+use crate::support::{Site, caller, create, killed_after, killed_at_each, settle_down};
 
 /// An encrypted VM that runs on the first of two hosts.
 fn running() -> (Site, Control, VmId) {
@@ -327,12 +327,7 @@ fn a_live_move_that_is_cancelled_ends_on_one_host() {
 /// The control plane is killed at each moment of a live move, and hostd is restarted then.
 #[test]
 fn a_live_move_ends_whenever_the_control_plane_was_killed() {
-    let mut ends = BTreeSet::new();
-    let mut moments = 1_i64;
-    while let Some(end) = killed_at(moments) {
-        ends.insert(end);
-        moments += 1;
-    }
+    let (moments, ends) = killed_at_each(killed_at);
     println!("killed at each of the first {moments} moments of a live move: {ends:?}");
     assert!(moments > 40 && ends.len() == 2, "{moments} {ends:?}");
 }
@@ -341,16 +336,7 @@ fn a_live_move_ends_whenever_the_control_plane_was_killed() {
 fn killed_at(moments: i64) -> Option<String> {
     let (site, control, id) = running();
     let task = control.move_to_host(&caller(3), "web1", &to("host2")).unwrap();
-    site.fuse.set(moments);
-    let killed = !settle_down(&site, &control);
-    site.fuse.set(i64::MAX);
-    let control = if killed {
-        drop(control);
-        site.hosts().iter().for_each(|(_, host)| host.restart());
-        site.control().unwrap()
-    } else {
-        control
-    };
+    let (control, killed) = killed_after(&site, control, moments);
     let task = ended(&site, &control, &task);
     let expected = if task.state == TaskState::Done { "host2" } else { "host1" };
     runs_on(&site, &control, id, expected);

@@ -14,7 +14,7 @@ use strongroom_types::VmId;
 use crate::carried_moves::{apart, least_generation, of, place, stops, with};
 use crate::live_moves::{failed, runs_on, until_stage};
 use crate::moves::{ended, no_violations, start};
-use crate::support::{Site, caller};
+use crate::support::{Site, caller, killed_after, killed_at_each};
 
 fn running() -> (Site, Control, VmId) {
     let (site, control) = apart();
@@ -111,13 +111,8 @@ fn a_datastore_that_is_taken_away_meanwhile_leaves_the_guest_where_it_was() {
     is_at(&site, &control, id, "host2", "far");
 }
 
-/// A target that has volumes of its own cannot write to those of the source: nobody waits for it.
-#[test]
-fn a_target_that_falls_silent_is_not_waited_for() {
-    let (site, control, id) = running();
-    let task = begun(&control, 2, "host2", "far");
-    until_stage(&site, &control, &task, "TakeUp");
-    site.others[0].lock().down = true;
+/// Long enough for a host that is down to be known as such.
+fn minutes_pass(site: &Site, control: &Control, task: &Task) {
     for _ in 0..20 {
         for host in control.hosts() {
             let _ = control.observe(host, Duration::ZERO);
@@ -126,6 +121,16 @@ fn a_target_that_falls_silent_is_not_waited_for() {
         site.work();
         site.pass(Duration::from_secs(60));
     }
+}
+
+/// A target that has volumes of its own cannot write to those of the source: nobody waits for it.
+#[test]
+fn a_target_that_falls_silent_is_not_waited_for() {
+    let (site, control, id) = running();
+    let task = begun(&control, 2, "host2", "far");
+    until_stage(&site, &control, &task, "TakeUp");
+    site.others[0].lock().down = true;
+    minutes_pass(&site, &control, &task);
     assert!(site.host.lock().works(id), "the guest goes on");
     assert!(!site.others[0].lock().works(id));
     // Its copy is removed when it answers.
@@ -145,14 +150,7 @@ fn a_source_that_falls_silent_keeps_no_one_waiting_but_the_task() {
         let task = begun(&control, 2, "host2", "far");
         until_stage(&site, &control, &task, "Keys");
         site.host.lock().down = true;
-        for _ in 0..20 {
-            for host in control.hosts() {
-                let _ = control.observe(host, Duration::ZERO);
-            }
-            let _ = control.advance(task.id);
-            site.work();
-            site.pass(Duration::from_secs(60));
-        }
+        minutes_pass(&site, &control, &task);
         assert!(site.others[0].lock().works(id), "the guest goes on");
         let waits = control.show_task(task.id).unwrap();
         assert!(waits.note.as_deref().unwrap().contains("cancel the task to leave it there"), "{waits:?}");
@@ -201,12 +199,7 @@ fn at_end(task: &Task) -> (&'static str, &'static str) {
 /// The control plane is killed at each moment of the move, and hostd is restarted then.
 #[test]
 fn a_move_with_volumes_ends_whenever_the_control_plane_was_killed() {
-    let mut ends = BTreeSet::new();
-    let mut moments = 1_i64;
-    while let Some(end) = killed_at(moments) {
-        ends.insert(end);
-        moments += 1;
-    }
+    let (moments, ends) = killed_at_each(killed_at);
     println!("killed at each of the first {moments} moments of a live move with volumes: {ends:?}");
     assert!(moments > 50 && ends.len() == 2, "{moments} {ends:?}");
 }
@@ -215,16 +208,7 @@ fn a_move_with_volumes_ends_whenever_the_control_plane_was_killed() {
 fn killed_at(moments: i64) -> Option<&'static str> {
     let (site, control, id) = running();
     let task = begun(&control, 2, "host2", "far");
-    site.fuse.set(moments);
-    let killed = !crate::support::settle_down(&site, &control);
-    site.fuse.set(i64::MAX);
-    let control = if killed {
-        drop(control);
-        site.hosts().iter().for_each(|(_, host)| host.restart());
-        site.control().unwrap()
-    } else {
-        control
-    };
+    let (control, killed) = killed_after(&site, control, moments);
     let task = ended(&site, &control, &task);
     let (host, datastore) = at_end(&task);
     is_at(&site, &control, id, host, datastore);

@@ -13,7 +13,7 @@ use strongroom_host::migration::Place;
 use strongroom_host::protocol::PowerState as HostPower;
 
 use super::placement::{host_of, maintenance, on, shared};
-use crate::support::{Site, caller, settle_down};
+use crate::support::{Site, caller, killed_after, settle_down};
 
 pub fn to(host: &str) -> MoveToHost {
     MoveToHost { host: Some(host.to_owned()), ..MoveToHost::default() }
@@ -217,18 +217,7 @@ fn is_killed_at(moments: i64) -> bool {
     assert!(settle_down(&site, &control));
     let id = control.show_vm("web1").unwrap().summary.id;
     let task = control.move_to_host(&caller(2), "web1", &to("host2")).unwrap();
-    site.fuse.set(moments);
-    let killed = !settle_down(&site, &control);
-    site.fuse.set(i64::MAX);
-    let control = if killed {
-        drop(control);
-        for (_, host) in site.hosts() {
-            host.restart();
-        }
-        site.control().unwrap()
-    } else {
-        control
-    };
+    let (control, killed) = killed_after(&site, control, moments);
     let task = ended(&site, &control, &task);
     assert_eq!(task.state, TaskState::Done, "killed at {moments}: {task:?}");
     assert_eq!(host_of(&control, "web1"), "host2");

@@ -554,12 +554,19 @@ pub fn few_are_killed_with_volumes() {
 }
 
 pub fn all_are_killed_with_volumes() {
-    let mut site = Site::separate();
+    each_is_killed(
+        Site::separate(),
+        &[Step::Fetched, Step::Received, Step::Sent, Step::TakenUp, Step::Decided],
+    );
+}
+
+/// Each part of each end is killed after each of these steps.
+fn each_is_killed(mut site: Site, steps: &[Step]) {
     site.works();
-    for step in [Step::Fetched, Step::Received, Step::Sent, Step::TakenUp, Step::Decided] {
+    for step in steps {
         for end in [SOURCE, TARGET] {
             for victim in [Victim::Hostd(end), Victim::Supervisor(end), Victim::Qemu(end)] {
-                harmed(&mut site, step, victim);
+                harmed(&mut site, *step, victim);
                 // The guest counts in one digit.
                 site.count = site.count.min(b'z');
             }
@@ -576,17 +583,7 @@ pub fn few_are_killed() {
 }
 
 pub fn all_are_killed() {
-    let mut site = Site::start();
-    site.works();
-    for step in [Step::Received, Step::Sent, Step::TakenUp, Step::Decided] {
-        for end in [SOURCE, TARGET] {
-            for victim in [Victim::Hostd(end), Victim::Supervisor(end), Victim::Qemu(end)] {
-                harmed(&mut site, step, victim);
-                // The guest counts in one digit.
-                site.count = site.count.min(b'z');
-            }
-        }
-    }
+    each_is_killed(Site::start(), &[Step::Received, Step::Sent, Step::TakenUp, Step::Decided]);
 }
 
 /// Slow enough that it is in the middle for as long as it takes to cancel it.

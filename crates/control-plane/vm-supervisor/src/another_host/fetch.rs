@@ -10,8 +10,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use strongroom_datastore::file::storage::is_gone;
 use strongroom_datastore::file::{
-    ArrivingVolume, DatastoreError, InUse, LayerDigest, LayerPart, LayerPiece, LayerRecord, LayerSource,
-    LeftThere, RelocateOptions, RelocateProgress, SentVolume, TakePiece, begin_arrival, describe, withdraw,
+    ArrivingVolume, CopiedVolume, DatastoreError, InUse, LayerDigest, LayerPart, LayerPiece, LayerRecord,
+    LayerSource, LeftThere, RelocateOptions, RelocateProgress, SentVolume, TakePiece, begin_arrival,
+    describe, withdraw,
 };
 use strongroom_host::protocol::{
     DiskKind, GuestWelcome, OwnVolume, Problem, ProblemBody, Progress, ProgressUnit, VmSpec,
@@ -195,12 +196,9 @@ fn fetch_volume(
     };
     let mut source = Elsewhere::asked(taker, place);
     let copied = arriving.copy(&mut source, &mut report);
-    match (copied, source.trouble, watch.halted) {
-        (Ok(Some(_)), _, _) => Ok(arriving.take_place().map(drop)?),
-        (_, _, Some(problem)) => Err(problem),
-        (_, Some(error), None) => Err(way_problem(error)),
-        (Ok(None), None, None) => Err(Problem::new("internal", "nobody has ended it")),
-        (Err(error), None, None) => Err(error.into()),
+    match source.came(copied, watch.halted)? {
+        Some(_) => Ok(arriving.take_place().map(drop)?),
+        None => Err(way_problem(VolumesError::Malformed("a layer that nobody uses changes"))),
     }
 }
 
@@ -232,15 +230,32 @@ pub(super) struct Elsewhere<'a> {
     /// Whether the layers are asked for, or follow unasked.
     follows: bool,
     /// Why reading has failed, other than by what was read.
-    pub trouble: Option<VolumesError>,
+    trouble: Option<VolumesError>,
     /// A layer still changes there, which has ended the copy.
-    pub changes: bool,
+    changes: bool,
 }
 
 impl<'a> Elsewhere<'a> {
     /// Layers that are asked for.
     pub fn asked(taker: &'a mut Taker, place: &'a Path) -> Self {
         Self { taker, place, follows: false, trouble: None, changes: false }
+    }
+
+    /// What a copy of these layers has come to, which was ended if it was `halted`; `None` if a layer
+    /// still changes there.
+    pub fn came(
+        self,
+        copied: Result<Option<CopiedVolume>, DatastoreError>,
+        halted: Option<Problem>,
+    ) -> Result<Option<CopiedVolume>, Problem> {
+        match (copied, self.trouble, halted) {
+            (Ok(Some(copied)), _, _) => Ok(Some(copied)),
+            (Ok(None), None, None) if self.changes => Ok(None),
+            (_, _, Some(problem)) => Err(problem),
+            (_, Some(error), None) => Err(way_problem(error)),
+            (Ok(None), None, None) => Err(Problem::new("internal", "nobody has ended it")),
+            (Err(error), None, None) => Err(error.into()),
+        }
     }
 
     /// Layers of the rest, which follow unasked.

@@ -211,15 +211,8 @@ impl Passage<'_> {
             if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let copied = arriving.copy(&mut source, &mut report);
-        match (copied, source.trouble, watch.halted) {
-            (Ok(Some(copied)), _, _) => Ok(copied.written_bytes),
-            // The next round has it.
-            (Ok(None), None, None) if source.changes => Ok(0),
-            (_, _, Some(problem)) => Err(problem),
-            (_, Some(error), None) => Err(way_problem(error)),
-            (Ok(None), None, None) => Err(Problem::new("internal", "nobody has ended it")),
-            (Err(error), None, None) => Err(error.into()),
-        }
+        // The next round has a layer that still changes.
+        Ok(source.came(copied, watch.halted)?.map_or(0, |copied| copied.written_bytes))
     }
 }
 

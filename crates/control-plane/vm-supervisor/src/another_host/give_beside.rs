@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
-use strongroom_datastore::file::begin_departure;
+use strongroom_datastore::file::{DepartingVolume, begin_departure};
 use strongroom_host::protocol::{Disk, OwnVolume, Problem, VmSpec};
 use strongroom_host::served::served;
 use strongroom_keys::Kek;
@@ -328,11 +328,7 @@ impl Beside<'_> {
         let Giving { spec, keys } = self.giving;
         for (source, departing) in departing {
             let closed = departing.closed().map_err(|error| not_given(&source.path, error.into()))?;
-            giver.rest_of(source.disk.name.as_str(), &given(closed.sent()))?;
-            for layer in closed.rest() {
-                giver.rest_of_layer(layer)?;
-                pass_layer(giver, &mut |take| read_closed(&closed, layer, take))?;
-            }
+            give_rest_of(giver, source.disk.name.as_str(), &closed)?;
         }
         let console = OwnVolume::Console.name();
         if let Some(path) = self.giving.path_of(&console)
@@ -340,11 +336,7 @@ impl Beside<'_> {
         {
             let kek = moving.hold_key(keys, &path)?;
             let closed = begin_departure(&path, &moving.options(kek.as_deref()))?;
-            giver.rest_of(&console, &given(closed.sent()))?;
-            for layer in closed.rest() {
-                giver.rest_of_layer(layer)?;
-                pass_layer(giver, &mut |take| read_closed(&closed, layer, take))?;
-            }
+            give_rest_of(giver, &console, &closed)?;
         }
         Ok(())
     }
@@ -357,6 +349,16 @@ impl Beside<'_> {
         self.state.left_bytes.store(left_bytes, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Gives what has not passed of a volume before it was closed.
+fn give_rest_of(giver: &mut Giver, name: &str, closed: &DepartingVolume<'_>) -> Result<(), Trouble> {
+    giver.rest_of(name, &given(closed.sent()))?;
+    for layer in closed.rest() {
+        giver.rest_of_layer(layer)?;
+        pass_layer(giver, &mut |take| read_closed(closed, layer, take))?;
+    }
+    Ok(())
 }
 
 /// Whether the other end of a connection is closed.

@@ -1,7 +1,6 @@
 //! Reads a volume for another host beside the process that exposes it. The other host asks for its
 //! layers, in [rounds](super::Rounds), and for the last ones when the volume is closed.
 
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use strongroom_datastore::file::{
@@ -44,11 +43,6 @@ impl<'a> ServedDeparture<'a> {
         let told_bytes = beside.left()?.bytes;
         let pace = Beside::new(served, throttle, stop);
         Ok(Self { served, options: *options, stop, beside, pace, read_bytes: 0, told_bytes })
-    }
-
-    /// The volume's path.
-    pub fn path(&self) -> &'a Path {
-        self.served.path
     }
 
     /// The volume as it is now, for the other host.

@@ -12,4 +12,4 @@ pub mod passwords;
 pub mod server;
 pub mod site;
 
-pub use site::{REFUSED, Site, caller, copy, create, settle_down, with_vms};
+pub use site::{REFUSED, Site, caller, copy, create, killed_after, killed_at_each, settle_down, with_vms};

@@ -179,6 +179,32 @@ pub fn copy(name: &str) -> CloneVm {
     serde_json::from_value(serde_json::json!({ "name": name })).unwrap()
 }
 
+/// Lets all parts work; after so many commits the control plane is killed, and another one begins,
+/// with hosts that were restarted. Returns the one that runs then, and whether one was killed.
+pub fn killed_after(site: &Site, control: Control, moments: i64) -> (Control, bool) {
+    site.fuse.set(moments);
+    let was_killed = !settle_down(site, &control);
+    site.fuse.set(i64::MAX);
+    if !was_killed {
+        return (control, false);
+    }
+    drop(control);
+    site.hosts().iter().for_each(|(_, host)| host.restart());
+    (site.control().unwrap(), true)
+}
+
+/// Kills at one moment after the other, until nothing is left to kill. Returns how many there were,
+/// and what it came to.
+pub fn killed_at_each<End: Ord>(killed_at: impl Fn(i64) -> Option<End>) -> (i64, BTreeSet<End>) {
+    let mut ends = BTreeSet::new();
+    let mut moments = 1_i64;
+    while let Some(end) = killed_at(moments) {
+        ends.insert(end);
+        moments += 1;
+    }
+    (moments, ends)
+}
+
 /// Lets all parts work until nothing is left to do. Returns `false` if the control plane died.
 pub fn settle_down(site: &Site, control: &Control) -> bool {
     for _ in 0..ROUNDS_MAX {

@@ -123,6 +123,15 @@ impl<'a> Arrival<'a> {
         self.directory.names()?.iter().filter(|name| !is_kept(name)).try_for_each(|name| self.remove(name))
     }
 
+    /// Removes all that has arrived if a copy has found no room. Returns whether it has.
+    pub(super) fn gives_way<Copied>(&self, copied: &Result<Copied, DatastoreError>) -> bool {
+        let is_full = matches!(copied, Err(DatastoreError::Full { .. }));
+        if is_full {
+            let _ = self.clear();
+        }
+        is_full
+    }
+
     /// Removes all that has arrived.
     pub(super) fn clear(&self) -> Result<(), DatastoreError> {
         self.keep_only(&[])

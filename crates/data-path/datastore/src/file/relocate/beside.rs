@@ -132,9 +132,8 @@ impl<'a> RelocationBeside<'a> {
         watch: &mut dyn FnMut(RelocateProgress) -> ControlFlow<()>,
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
         let copied = self.copy_layers(watch);
-        if matches!(copied, Err(DatastoreError::Full { .. })) {
+        if self.arrival.gives_way(&copied) {
             self.unlock();
-            let _ = self.arrival.clear();
         }
         copied
     }

@@ -230,9 +230,8 @@ impl ArrivingVolume<'_> {
         watch: &mut dyn FnMut(RelocateProgress) -> ControlFlow<()>,
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
         let copied = self.copy_layers(from, watch);
-        if matches!(copied, Err(DatastoreError::Full { .. })) {
+        if self.arrival.gives_way(&copied) {
             self.carried.clear();
-            let _ = self.arrival.clear();
         }
         copied
     }

@@ -276,9 +276,8 @@ impl<'a> Relocation<'a> {
         watch: &mut dyn FnMut(RelocateProgress) -> ControlFlow<()>,
     ) -> Result<Option<CopiedVolume>, DatastoreError> {
         let copied = self.copy_layers(watch);
-        if matches!(copied, Err(DatastoreError::Full { .. })) {
+        if self.arrival.gives_way(&copied) {
             self.carried.clear();
-            let _ = self.arrival.clear();
         }
         self.is_copied = matches!(copied, Ok(Some(_)));
         copied
