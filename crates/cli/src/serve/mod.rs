@@ -70,7 +70,7 @@ const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 /// The arguments of `serve`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Runs in the foreground. When everything is ready, the first line on stdout is the \
-address of the API. SIGTERM, SIGINT (Control-C) and SIGHUP end it; VMs keep running, and the next \
+address of the API, and of the page for browsers. SIGTERM, SIGINT (Control-C) and SIGHUP end it; VMs keep running, and the next \
 'serve' takes them over.
 
 Options can also be in a file: that of --config, or /etc/strongroom/strongroom.conf unless a home is \
@@ -216,9 +216,11 @@ impl fmt::Display for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}\n\nStrongroom serves until Control-C or SIGTERM. VMs run on. The first token is in {}. Next, in another terminal:\n  \
+            "{}\n\nStrongroom serves until Control-C or SIGTERM. VMs run on. The page is at {}/, for a browser. \
+             The first token is in {}. Next, in another terminal:\n  \
              mkdir -p vms && strongroom datastore add vms ./vms\n  strongroom vm create web1 --memory 2G --disk 20G --image debian.qcow2\n  \
              strongroom vm start web1 && strongroom vm console web1",
+            self.api,
             self.api,
             self.token_file.display()
         )

@@ -135,6 +135,7 @@ use crate::keys::VmKeys;
 use crate::problems;
 use crate::records::{HostRecord, Named, VmRecord};
 
+pub(crate) use accounts::no_random;
 pub use advance::Next;
 pub use alarms::Certificate;
 pub use schedule::Schedule;

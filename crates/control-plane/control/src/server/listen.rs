@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use rustls::ServerConfig;
 use strongroom_api::{ErrorCode, Problem};
+use strongroom_page::{API_POLICY, EVERY_ANSWER};
 use strongroom_serving::{Connections, HttpLimits, Limits, Place, Places, serve_http, shake_hands};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -18,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::problem::Refusal;
 use super::sign_in::SignIns;
-use super::{Api, ask, document, routes};
+use super::{Api, ask, document, page, routes};
 use crate::client_key::ClientKey;
 use crate::engine::Control;
 use crate::passwords::PasswordHash;
@@ -96,10 +99,7 @@ fn router(api: &Api) -> Router {
     let (router, openapi) = routes::router(api).split_for_parts();
     document::keep(openapi);
     router
-        .fallback(|| async {
-            let problem = Problem::new(ErrorCode::NoSuchPath, "there is nothing at this path");
-            Refusal(problem.next("/openapi.json lists the paths"))
-        })
+        .fallback(page::answer)
         .method_not_allowed_fallback(|| async {
             let problem = Problem::new(ErrorCode::MethodNotAllowed, "this path takes other methods");
             Refusal(problem.next("/openapi.json says which"))
@@ -108,7 +108,8 @@ fn router(api: &Api) -> Router {
         .with_state(api.clone())
 }
 
-/// Applies to each answer: it is in time, is counted, and is not cached on its way.
+/// Applies to each answer: it is in time, is counted, and is not cached on its way unless it is of
+/// the page. Browsers neither frame it nor run what it contains.
 async fn answer(State(api): State<Api>, request: Request, next: Next) -> Response {
     let answered = tokio::time::timeout(REQUEST_TIMEOUT, async {
         match ask::received(request).await {
@@ -121,8 +122,11 @@ async fn answer(State(api): State<Api>, request: Request, next: Next) -> Respons
         Refusal(problem.next("see whether it was carried out, and try again")).into_response()
     });
     let headers = response.headers_mut();
-    headers.insert("cache-control", axum::http::HeaderValue::from_static("no-store"));
-    headers.insert("x-content-type-options", axum::http::HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(API_POLICY));
+    for (name, value) in EVERY_ANSWER {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
     api.counts.answered(response.status().as_u16());
     response
 }

@@ -1,10 +1,11 @@
-//! The REST server: HTTP/1.1 over TLS. Every resource that a client without a token can use has a
+//! The REST server, and the page's: HTTP/1.1 over TLS. Every resource that a client without a token can use has a
 //! limit.
 //!
 //! - [`routes`]: the operations, each a short call of the engine. [`document`]: the OpenAPI
 //!   document that is generated from them.
 //! - [`ask`]: extracts and checks an operation's inputs. [`token`]: identifies and admits the
 //!   caller. [`sign_in`]: slows guesses at passwords down.
+//! - [`page`]: the files of the page.
 //! - [`stream`]: live events. [`metrics`]: metrics for Prometheus.
 
 mod ask;
@@ -12,6 +13,7 @@ mod document;
 mod examples;
 mod listen;
 mod metrics;
+mod page;
 mod problem;
 mod query;
 mod routes;

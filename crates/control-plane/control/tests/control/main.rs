@@ -26,6 +26,7 @@ mod moves;
 mod networks;
 mod on_record;
 mod outside;
+mod page;
 mod placement;
 mod placement_groups;
 mod policies;

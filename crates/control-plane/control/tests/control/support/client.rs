@@ -28,12 +28,27 @@ pub struct Client {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
+    /// The status line and the header lines.
+    pub head: String,
     pub body: String,
 }
 
 impl Answer {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    /// The values of a header, one for each line.
+    pub fn headers(&self, name: &str) -> Vec<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        lines.filter(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).collect()
+    }
+
+    /// The value of a header that is there once.
+    pub fn header(&self, name: &str) -> &str {
+        let values = self.headers(name);
+        assert_eq!(values.len(), 1, "{name}: {}", self.head);
+        values[0]
     }
 
     pub fn code(&self) -> String {
@@ -123,26 +138,28 @@ impl Client {
             }
             match tls.read(&mut chunk) {
                 Ok(read @ 1..) => bytes.extend(&chunk[..read]),
-                Ok(0) | Err(_) => return Answer { status: 0, body: format!("{written:?}") },
+                Ok(0) | Err(_) => {
+                    return Answer { status: 0, head: String::new(), body: format!("{written:?}") };
+                }
             }
         };
-        let head = String::from_utf8_lossy(&bytes[..head_end]).to_ascii_lowercase();
+        let head = String::from_utf8_lossy(&bytes[..head_end]).into_owned();
         let status = head[9..12].parse().unwrap();
-        let field = |name: &str| {
-            let line = head.lines().find(|line| line.starts_with(&format!("{name}:")))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        };
-        let length: usize = field("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut answer = Answer { status, head, body: String::new() };
+        let length = answer.headers("content-length").first().map_or(0, |length| length.parse().unwrap());
+        // The answer to `HEAD` says how long that to `GET` would be.
+        let length: usize = if request.starts_with(b"HEAD ") { 0 } else { length };
         while bytes.len() < head_end + length {
             match tls.read(&mut chunk) {
                 Ok(read @ 1..) => bytes.extend(&chunk[..read]),
                 _ => break,
             }
         }
-        if field("connection").as_deref() != Some("close") && written.is_ok() {
+        if answer.headers("connection") != ["close"] && written.is_ok() {
             self.connection = Some(tls);
         }
-        Answer { status, body: String::from_utf8_lossy(&bytes[head_end..]).into_owned() }
+        answer.body = String::from_utf8_lossy(&bytes[head_end..]).into_owned();
+        answer
     }
 
     /// Waits for the end of the accepted task.
