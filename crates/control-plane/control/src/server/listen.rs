@@ -18,8 +18,9 @@ use strongroom_serving::{Connections, HttpLimits, Limits, Place, Places, serve_h
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
+use tracing::Instrument;
 
-use super::problem::Refusal;
+use super::problem::{Refusal, RequestId, complete};
 use super::sign_in::SignIns;
 use super::{Api, ask, document, page, routes};
 use crate::client_key::ClientKey;
@@ -108,19 +109,21 @@ fn router(api: &Api) -> Router {
         .with_state(api.clone())
 }
 
-/// Applies to each answer: it is in time, is counted, and is not cached on its way unless it is of
+/// Applies to each answer: it is in time, names its request, is counted, and is not cached on its way unless it is of
 /// the page. Browsers neither frame it nor run what it contains.
 async fn answer(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let id = RequestId::fresh();
     let answered = tokio::time::timeout(REQUEST_TIMEOUT, async {
         match ask::received(request).await {
             Ok(request) => next.run(request).await,
             Err(problem) => Refusal(problem).into_response(),
         }
     });
-    let mut response = answered.await.unwrap_or_else(|_| {
+    let response = answered.instrument(tracing::info_span!("request", %id)).await.unwrap_or_else(|_| {
         let problem = Problem::new(ErrorCode::Timeout, "the request took too long");
         Refusal(problem.next("see whether it was carried out, and try again")).into_response()
     });
+    let mut response = complete(response, &id);
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(API_POLICY));

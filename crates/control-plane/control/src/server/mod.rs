@@ -5,10 +5,12 @@
 //!   document that is generated from them.
 //! - [`ask`]: extracts and checks an operation's inputs. [`token`]: identifies and admits the
 //!   caller. [`sign_in`]: slows guesses at passwords down.
+//! - [`browser`]: what a browser sends by itself: cookies, and where a request came from.
 //! - [`page`]: the files of the page.
 //! - [`stream`]: live events. [`metrics`]: metrics for Prometheus.
 
 mod ask;
+mod browser;
 mod document;
 mod examples;
 mod listen;

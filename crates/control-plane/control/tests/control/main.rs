@@ -7,6 +7,7 @@ mod api;
 mod backups;
 mod balance;
 mod boards;
+mod browsers;
 mod carried_moves;
 mod certificates;
 mod client_keys;

@@ -25,6 +25,35 @@ pub struct Client {
     connection: Option<Tls>,
 }
 
+/// A stream that is open.
+pub struct Stream {
+    tls: Tls,
+    /// Whether the server has ended it.
+    pub has_ended: bool,
+}
+
+impl Iterator for Stream {
+    type Item = String;
+
+    /// What comes next; nothing at its end, or if nothing comes for long.
+    fn next(&mut self) -> Option<String> {
+        let mut chunk = [0; 4096];
+        match self.tls.read(&mut chunk) {
+            Ok(read @ 1..) => {
+                let text = String::from_utf8_lossy(&chunk[..read]).into_owned();
+                // The last chunk of the answer.
+                self.has_ended |= text.ends_with("\r\n0\r\n\r\n") || text == "0\r\n\r\n";
+                (!self.has_ended).then_some(text)
+            }
+            Ok(0) => {
+                self.has_ended = true;
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -49,6 +78,13 @@ impl Answer {
         let values = self.headers(name);
         assert_eq!(values.len(), 1, "{name}: {}", self.head);
         values[0]
+    }
+
+    /// What is wrong, whichever request it was.
+    pub fn problem(&self) -> Value {
+        let mut error = self.json()["error"].take();
+        assert!(error.as_object_mut().unwrap().remove("request").is_some(), "{}", self.body);
+        error
     }
 
     pub fn code(&self) -> String {
@@ -169,6 +205,14 @@ impl Client {
         let task = self.get(&format!("/v1/tasks/{id}?wait_s=20")).json();
         assert_eq!(task["state"], "done", "{task}");
         task
+    }
+
+    /// Opens a stream with these headers, without the client's token.
+    pub fn open(&self, path: &str, headers: &str) -> Stream {
+        let mut tls = self.connect();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
+        tls.write_all(request.as_bytes()).unwrap();
+        Stream { tls, has_ended: false }
     }
 
     /// Reads a stream until `enough` returns true for its text.
