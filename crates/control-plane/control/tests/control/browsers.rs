@@ -317,6 +317,19 @@ fn a_cookie_that_was_not_issued_signs_nobody_in() {
     refused(&thief.get("/v1/me"));
     refused(&thief.post("/v1/page-sessions", &by_token(&second)));
 
+    // Of a user, too, whose sessions are all alike.
+    let totp = make_user(&mut admin, "ada", "operator");
+    let page = signed_in(&server, &by_password("ada", &code(&totp, 0)));
+    let sign_in = json!({ "user": "ada", "password": PASSWORD, "code": code(&totp, 1) });
+    let command = admin.post("/v1/sessions", &sign_in).json()["token"].as_str().unwrap().to_owned();
+    thief.cookies.insert("__Host-strongroom".to_owned(), command.clone());
+    refused(&thief.get("/v1/me"));
+    admin.token = page.secret();
+    refused(&admin.get("/v1/me"));
+    admin.token = command;
+    assert_eq!(admin.get("/v1/me").json()["name"], "ada");
+    admin.token = token;
+
     // The name counts as it is, once, and beside no token.
     let (own, second) = (OWN_PAGE.to_vec(), second.as_str());
     let with = |cookie: &str| {
