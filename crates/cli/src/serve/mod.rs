@@ -13,6 +13,7 @@
 
 mod backups;
 mod config;
+mod guest_relay;
 mod identity;
 mod join;
 mod passwords;
@@ -44,6 +45,7 @@ use strongroom_processes::{Address, Alone, Place, Role, RunningRole, Signals, ke
 use self::backups::BackupSettings;
 pub use self::backups::FILES as BACKED_UP_FILES;
 pub use self::config::ServeConfig;
+pub use self::guest_relay::{GUEST_RELAY_COMMAND, GuestRelayArguments};
 use self::identity::Identity;
 use self::join::{Join, Joined};
 pub use self::relay::{RELAY_COMMAND, RelayArguments};
@@ -303,7 +305,7 @@ impl ServeArguments {
                     news_on_stdin: self.news_on_stdin,
                     backups: &self.backups,
                 };
-                roles::control(output, &places, &directing)
+                roles::control(output, log, &places, &directing)
             }
         }
     }

@@ -13,15 +13,18 @@
 //! | `guest` | the connection to a VM's host, also that of the command line |
 //! | `session` | a WebSocket and its guest |
 //! | `run` | the process |
+//! | `process` | the control plane's side of it |
 //!
 //! What passes here is plain text: `docs/THREAT_MODEL.md` says who could read it.
 #![forbid(unsafe_code)]
 
 pub mod guest;
 mod handover;
+mod process;
 mod run;
 mod session;
 mod tls_stream;
 
 pub use self::handover::{Handover, OtherCipher};
-pub use self::run::run;
+pub use self::process::{HandOverError, Relay};
+pub use self::run::{RunError, relay_main, run};

@@ -1,10 +1,14 @@
-//! The process: it takes connections that are handed over, until the control plane has gone, and
-//! ends when the last of them has.
+//! The process: it takes connections that are handed over for as long as the control plane is
+//! there.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+use strongroom_confine::{SandboxError, close_inherited, confine_client};
 use strongroom_host::wire::{Wire, WireError};
+use thiserror::Error;
 use tokio::sync::Semaphore;
 
 use crate::handover::{Handover, Received};
@@ -13,7 +17,42 @@ use crate::session::serve;
 /// The most connections at a time. Each has a few buffers of 64 KiB.
 const SESSIONS_MAX: usize = 256;
 
-/// Serves what the control plane hands over at `wire`.
+/// What the process is told first. The lease of its user comes along.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Birth {
+    /// Its user and group, if it is to have its own.
+    pub run_as: Option<(u32, u32)>,
+}
+
+/// Why the process ends.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// It was started by hand.
+    #[error("a relay of guest data is started by the control plane, and does nothing without it")]
+    NotBorn,
+    /// It is not confined.
+    #[error(transparent)]
+    Confinement(#[from] SandboxError),
+    /// It has no threads.
+    #[error("the relay of guest data cannot run: {0}")]
+    Threads(#[from] io::Error),
+}
+
+/// Is the relay process, at the wire that it was started with. It has one thread until then.
+///
+/// # Errors
+/// [`RunError`].
+pub fn relay_main(socket: OwnedFd) -> Result<(), RunError> {
+    let wire = Wire::adopt(socket).ok_or(RunError::NotBorn)?;
+    close_inherited(Some(std::os::fd::AsFd::as_fd(&wire)));
+    // The user's number is reserved for this process as long as the lease is open.
+    let Ok((Birth { run_as }, _lease)) = wire.receive::<Birth>() else { return Err(RunError::NotBorn) };
+    confine_client("the relay of guest data", run_as)?;
+    Ok(run(&wire)?)
+}
+
+/// Serves what the control plane hands over at `wire`, until that is gone. What is open ends then,
+/// and a page that finds its control plane again opens it anew.
 ///
 /// # Errors
 /// If there are no threads.
@@ -23,7 +62,7 @@ pub fn run(wire: &Wire) -> io::Result<()> {
     loop {
         let (handover, mut files) = match wire.receive::<Handover>() {
             Ok((handover, files)) => (handover, files.into_iter()),
-            Err(WireError::Gone) => break,
+            Err(WireError::Gone) => return Ok(()),
             Err(error) => {
                 tracing::error!(%error, "what was handed over cannot be read");
                 continue;
@@ -41,8 +80,4 @@ pub fn run(wire: &Wire) -> io::Result<()> {
             drop(place);
         });
     }
-    // Their control plane is another one by now, and they go on.
-    let all = u32::try_from(SESSIONS_MAX).unwrap_or(u32::MAX);
-    let _ = runtime.block_on(room.acquire_many(all));
-    Ok(())
 }

@@ -34,7 +34,7 @@ impl Relay {
         Self { wire, running: std::thread::spawn(move || run(&theirs)) }
     }
 
-    /// It ends when its last connection has.
+    /// It ends with the control plane's end of the wire.
     fn end(self) {
         drop(self.wire);
         self.running.join().unwrap().unwrap();

@@ -11,6 +11,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use rustls::ServerConfig;
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_page::{API_POLICY, EVERY_ANSWER};
@@ -22,9 +23,10 @@ use tracing::Instrument;
 
 use super::problem::{Refusal, RequestId, complete};
 use super::sign_in::SignIns;
-use super::{Api, ask, document, page, routes};
+use super::{Api, ask, document, page, relay, routes};
 use crate::client_key::ClientKey;
 use crate::engine::Control;
+use crate::guest_relay::GuestRelay;
 use crate::passwords::PasswordHash;
 
 /// The most connections. One counts as known from its first request with a token on; connections
@@ -62,13 +64,14 @@ pub async fn serve(
     tls: Arc<ServerConfig>,
     control: Arc<Control>,
     passwords: Arc<dyn PasswordHash>,
+    relay: Option<Arc<dyn GuestRelay>>,
     stop: impl Future<Output = ()>,
 ) {
     let ending = watch::Sender::new(false);
     let (counts, sign_ins) = (Arc::default(), Arc::default());
     let provider_sign_ins = Arc::new(SignIns::with_room(PROVIDER_SIGN_INS));
     let ending_soon = ending.subscribe();
-    let api = Api { control, counts, passwords, sign_ins, provider_sign_ins, ending: ending_soon };
+    let api = Api { control, counts, passwords, sign_ins, provider_sign_ins, relay, ending: ending_soon };
     let router = router(&api);
     let acceptor = TlsAcceptor::from(tls);
     let places = Places::new("the API", PLACES);
@@ -100,6 +103,7 @@ fn router(api: &Api) -> Router {
     let (router, openapi) = routes::router(api).split_for_parts();
     document::keep(openapi);
     router
+        .route(relay::PATH, get(relay::answer))
         .fallback(page::answer)
         .method_not_allowed_fallback(|| async {
             let problem = Problem::new(ErrorCode::MethodNotAllowed, "this path takes other methods");

@@ -18,6 +18,7 @@ mod metrics;
 mod page;
 mod problem;
 mod query;
+mod relay;
 mod routes;
 mod sign_in;
 mod stream;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::engine::Control;
+use crate::guest_relay::GuestRelay;
 use crate::passwords::PasswordHash;
 
 pub use listen::serve;
@@ -41,6 +43,8 @@ pub(crate) struct Api {
     sign_ins: Arc<sign_in::SignIns>,
     /// Those by identity providers, which wait for other servers.
     provider_sign_ins: Arc<sign_in::SignIns>,
+    /// Carries guest data for browsers.
+    relay: Option<Arc<dyn GuestRelay>>,
     /// Becomes true when the server ends.
     ending: watch::Receiver<bool>,
 }

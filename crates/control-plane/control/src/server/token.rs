@@ -82,31 +82,72 @@ fn counts_for(request: &Request, shown: &Shown) -> Result<(), Foreign> {
     }
 }
 
-/// Admits requests with a known token to operations that the caller's roles permit.
-pub(super) async fn require(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+/// Why a request has no caller.
+pub(super) enum NoCaller {
+    /// What it shows does not count.
+    Unknown(Problem),
+    /// The page of somebody else made a browser of this caller send it.
+    Foreign(Box<Caller>, Problem),
+}
+
+impl NoCaller {
+    /// The refusal of the request, which is recorded if a browser was made to send it.
+    pub async fn refused(self, api: &Api) -> Refusal {
+        match self {
+            Self::Unknown(problem) => Refusal(problem),
+            Self::Foreign(caller, problem) => refuse_foreign(api, *caller, problem).await,
+        }
+    }
+}
+
+/// The caller of a request, by what it shows.
+fn caller_of(
+    api: &Api,
+    request: &Request,
+    shown: Option<Shown>,
+    operation: Option<&'static str>,
+) -> Result<(Caller, Shown), NoCaller> {
     let now_unix_seconds = api.control.now_unix_ms() / 1000;
-    let place = request.extensions().get::<ConnectionPlace>().cloned();
-    let known = shown_by(&request, place.as_ref())
+    let known = shown
         .and_then(|shown| Some((holder(&api.control.inventory.read(), &shown, now_unix_seconds)?, shown)));
     let Some((holder, shown)) = known else {
         let problem = Problem::new(ErrorCode::Unauthorized, NOBODY_KNOWN).next(
             "send `Authorization: Bearer TOKEN`; the first one is in the file control/token of the home. In a browser: \
              sign in",
         );
-        return Refusal(problem).into_response();
+        return Err(NoCaller::Unknown(problem));
     };
-    let from = place.as_ref().map(|place| place.from);
-    let on_behalf = operation_of(&request);
-    let (principal, operation) = (holder.principal, on_behalf.map(|operation| operation.id));
+    let place = request.extensions().get::<ConnectionPlace>();
+    let (principal, from) = (holder.principal, place.map(|place| place.from));
     let caller = Caller { principal, from, operation, ..Caller::machine(&holder.name) };
-    if let Err(foreign) = counts_for(&request, &shown) {
-        let problem = foreign.problem(ErrorCode::Unauthorized);
-        return refuse_foreign(&api, caller, problem).await.into_response();
+    if let Err(foreign) = counts_for(request, &shown) {
+        return Err(NoCaller::Foreign(Box::new(caller), foreign.problem(ErrorCode::Unauthorized)));
     }
-    if let Some(Err(full)) = place.as_ref().map(|place| place.place.known_as(&holder.name)) {
+    if let Some(Err(full)) = place.map(|place| place.place.known_as(&holder.name)) {
         let problem = Problem::new(ErrorCode::TooMany, format!("token {}: {full}", holder.name));
-        return Refusal(problem.next("close some of them, and try again")).into_response();
+        return Err(NoCaller::Unknown(problem.next("close some of them, and try again")));
     }
+    Ok((caller, shown))
+}
+
+/// The caller of a request of the page, by the session of its browser alone.
+pub(super) fn caller_of_browser(
+    api: &Api,
+    request: &Request,
+    operation: &'static str,
+) -> Result<Caller, NoCaller> {
+    let session = Cookie::of(request.headers(), SESSION_COOKIE).value().map(Shown::cookie);
+    caller_of(api, request, session, Some(operation)).map(|(caller, _)| caller)
+}
+
+/// Admits requests with a known token to operations that the caller's roles permit.
+pub(super) async fn require(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+    let shown = shown_by(&request, request.extensions().get::<ConnectionPlace>());
+    let on_behalf = operation_of(&request);
+    let (caller, shown) = match caller_of(&api, &request, shown, on_behalf.map(|operation| operation.id)) {
+        Ok(known) => known,
+        Err(none) => return none.refused(&api).await.into_response(),
+    };
     let Some(operation) = on_behalf else {
         // The router refuses the method.
         return next.run(request).await;

@@ -34,6 +34,7 @@ mod policies;
 mod quotas;
 mod reads;
 mod recipients;
+mod relay;
 mod roles;
 mod running_clones;
 #[cfg(feature = "full")]

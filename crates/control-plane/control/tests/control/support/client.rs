@@ -16,7 +16,7 @@ use serde_json::Value;
 /// Longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-type Tls = StreamOwned<ClientConnection, TcpStream>;
+pub type Tls = StreamOwned<ClientConnection, TcpStream>;
 
 pub struct Client {
     address: SocketAddr,
@@ -127,7 +127,8 @@ impl Client {
         Self { config: Arc::new(config), token: String::new(), ..client }
     }
 
-    fn connect(&self) -> Tls {
+    /// A connection on which nothing was said.
+    pub fn connect(&self) -> Tls {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();

@@ -10,6 +10,7 @@ pub mod identity;
 pub mod joining;
 pub mod live;
 pub mod passwords;
+pub mod relay;
 pub mod server;
 pub mod site;
 pub mod told;
