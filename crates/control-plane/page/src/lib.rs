@@ -100,7 +100,7 @@ mod tests {
     fn the_index_has_the_nonce_and_no_inline_script_or_style() {
         let nonce = Nonce::of([7; Nonce::BYTES]);
         let index = index(&nonce);
-        assert!(!index.contains('@'), "{index}");
+        assert!(!index.contains(NONCE_PLACE), "{index}");
         assert!(index.contains(&format!("content=\"{}\"", nonce.as_str())), "{index}");
         assert!(!index.contains("style=") && !index.contains("javascript:"), "{index}");
         for script in index.split("<script").skip(1) {

@@ -425,9 +425,9 @@ impl Index {
         // The rights of somebody who is no user end with the session, also those of its tasks.
         let over = self.outside_sessions.iter().filter(|one| one.expires_unix_seconds <= now_unix_seconds);
         // One whose token is gone counts no more.
-        let hang = self.token_sessions.iter().filter(|one| {
-            let token = &one.token_sha256;
-            one.expires_unix_seconds <= now_unix_seconds
+        let hang = self.token_sessions.iter().filter(|session| {
+            let token = &session.token_sha256;
+            session.expires_unix_seconds <= now_unix_seconds
                 || (self.credentials.get(token).is_none() && self.tokens.get(token).is_none())
         });
         let keys = over
