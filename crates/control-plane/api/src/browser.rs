@@ -68,9 +68,10 @@ pub enum PageSignIn {
     },
 }
 
-/// A session of a browser. Its secret is in a cookie, and nowhere else.
+/// A session of a browser. Its secret is in a cookie, and nowhere else. It is not called a session of
+/// the page, which generators of clients take for a page of sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PageSession {
+pub struct BrowserSession {
     /// Its id.
     pub session: Uuid,
     /// The name under which its requests are recorded: of a user or token, `PROVIDER:NAME`, or

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::AppendHeaders;
 use strongroom_api::access::{Done, NewSession, SignIn};
 use strongroom_api::browser::{
-    BeginPageSignIn, BegunPageSignIn, FLOW_COOKIE, PageSession, PageSignIn, SESSION_COOKIE, SignInWays,
+    BeginPageSignIn, BegunPageSignIn, BrowserSession, FLOW_COOKIE, PageSignIn, SESSION_COOKIE, SignInWays,
     SignedOut,
 };
 use strongroom_api::emergency::EmergencySignIn;
@@ -69,12 +69,12 @@ pub async fn page_sign_in_begin(
 /// place of a session that the browser had.
 #[utoipa::path(post, path = "/v1/page-sessions", operation_id = "page_sign_in", tag = "access",
     request_body = PageSignIn,
-    responses((status = 201, body = PageSession), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+    responses((status = 201, body = BrowserSession), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn page_sign_in(
     State(api): State<Api>,
     From(from): From,
     request: Request,
-) -> Answer<(StatusCode, Cookies, Json<PageSession>)> {
+) -> Answer<(StatusCode, Cookies, Json<BrowserSession>)> {
     expect_own_page(&request)?;
     let former = sent(&request, SESSION_COOKIE);
     let flow = sent(&request, FLOW_COOKIE);
@@ -104,7 +104,7 @@ pub async fn page_sign_in(
         blocking(api, ended).await?;
     }
     set.push(keep(SESSION_COOKIE, token.expose())?);
-    let begun = PageSession {
+    let begun = BrowserSession {
         session: session.id,
         name: session.user,
         expires_unix_seconds: session.expires_unix_seconds,
