@@ -8,6 +8,7 @@ use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
 use strongroom_api::vm::{DiskKind, ImageFormat, Ticket, TicketUse};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_host::protocol::{Grant, TicketId, TicketRequest, VmSpec};
+use strongroom_types::VmId;
 use strongroom_vm::DiskName;
 
 use super::Control;
@@ -34,6 +35,7 @@ pub(super) struct TicketsOut(Mutex<Vec<TicketOut>>);
 struct TicketOut {
     caller: Caller,
     host: Arc<dyn Host>,
+    vm: VmId,
     id: TicketId,
     ticket: Ticket,
     use_: TicketUse,
@@ -97,6 +99,7 @@ impl Control {
         let out = TicketOut {
             caller: caller.clone(),
             host: Arc::clone(&seat.host),
+            vm: vm.id,
             id: told.ticket,
             ticket: ticket.clone(),
             use_: wanted.clone(),
@@ -108,10 +111,10 @@ impl Control {
         Ok(ticket)
     }
 
-    /// Takes a ticket of this caller for a console or screen, once, to be presented for it.
+    /// Takes a ticket of this caller for a console or screen, once, to be presented for its browser.
     ///
     /// # Errors
-    /// `not_found` if there is none, or it was taken.
+    /// `not_found` if there is none, or it was taken; `forbidden` if the VM's policy says so.
     pub fn take_ticket(&self, caller: &Caller, ticket: &str) -> Result<Ticket, Problem> {
         self.void_tickets();
         let mut out = self.tickets.0.lock();
@@ -124,7 +127,24 @@ impl Control {
             let problem = Problem::new(ErrorCode::NotFound, "there is no such ticket of this caller");
             problem.next("ask for another one: each is used once, within 30 seconds")
         })?;
-        Ok(out.swap_remove(found).ticket)
+        let TicketOut { vm, ticket, .. } = out.swap_remove(found);
+        drop(out);
+        self.expect_browsers(vm)?;
+        Ok(ticket)
+    }
+
+    /// Refuses guest data to browsers if the VM's policy does.
+    fn expect_browsers(&self, vm: VmId) -> Result<(), Problem> {
+        let index = self.inventory.read();
+        let Some(vm) = index.vm(vm) else { return Ok(()) };
+        let denying = index.policy_of(vm).filter(|policy| policy.rules.browser_console_denied);
+        denying.map_or(Ok(()), |policy| {
+            let problem = Problem::new(
+                ErrorCode::Forbidden,
+                format!("policy {} refuses VM {}'s console and screen to browsers", policy.name, vm.name),
+            );
+            Err(problem.next(format!("`strongroom vm console {}` goes to its host directly", vm.name)))
+        })
     }
 
     /// Ends the tickets of callers that have lost their right to them. Connections that are open

@@ -160,3 +160,19 @@ fn nobody_else_gets_a_console_through_a_browser() {
     assert_eq!(browser.delete("/v1/page-sessions/current").status, 200);
     assert_eq!(asks(&browser.client, &cookie, &ticket, &[]).map(drop), Err(401));
 }
+
+#[test]
+fn a_policy_refuses_consoles_to_browsers_alone() {
+    let console = Console::start();
+    let mut admin = console.server.client();
+    let policy = json!({ "name": "direct", "rules": { "browser_console_denied": true } });
+    assert_eq!(admin.post("/v1/policies", &policy).status, 201);
+    let set = admin.ask("PATCH", "/v1/vms/web1", &[], Some(&json!({ "policy": "direct" }).to_string()));
+    admin.done(&set);
+    assert_eq!(admin.get("/v1/vms/web1").json()["browser_console_denied"], true);
+    let mut browser = console.browser(&admin.token);
+    let ticket = ticket_for(&mut browser, &json!({ "operation": "vnc" }));
+    assert_eq!(asks(&browser.client, &browser.cookie(), &ticket, &[]).map(drop), Err(403));
+    let log = admin.get("/v1/access/log?limit=5").json();
+    assert!(log.to_string().contains("policy direct refuses VM web1's console and screen to browsers"), "{log}");
+}
