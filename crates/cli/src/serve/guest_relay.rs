@@ -8,7 +8,7 @@ use clap::Args;
 use strongroom_control::guest_relay::{GuestRelay, HandedOver, NotTaken};
 use strongroom_files::FileError;
 use strongroom_guest_relay::{Handover, Relay, RunError, relay_main};
-use strongroom_worker::close_memory;
+use strongroom_worker::prepare_for_keys;
 
 use crate::error::CliError;
 
@@ -27,8 +27,8 @@ impl GuestRelayArguments {
         let failed = |error| CliError::File(FileError { action: "use", path: "/dev/stdin".into(), error });
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
         let _ = rustix::thread::set_name(c"strongroom-gues");
-        // Nobody reads what passes from its memory, nor from a core of it.
-        close_memory().map_err(|error| CliError::Usage(error.to_string()))?;
+        // Neither another process nor a core has what passes.
+        prepare_for_keys().map_err(|error| CliError::Usage(error.to_string()))?;
         match relay_main(socket) {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(RunError::NotBorn) => Err(CliError::Usage(RunError::NotBorn.to_string())),
