@@ -68,8 +68,8 @@ pub enum PageSignIn {
     },
 }
 
-/// A session of a browser. Its secret is in a cookie, and nowhere else. It is not called a session of
-/// the page, which generators of clients take for a page of sessions.
+// `PageSession` would be a page of sessions to generators of clients.
+/// A session of a browser. Its secret is in a cookie, and nowhere else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BrowserSession {
     /// Its id.

@@ -342,8 +342,8 @@ impl Control {
         self.record_limited(caller, &caller.name, caller.entry_of(AccessKind::Refused, message))
     }
 
-    /// Records that a browser made a request for a page that is not this server's. These are counted
-    /// apart: nobody's page keeps the caller's own refusals out of the log.
+    /// Records that a browser made a request for a page that is not this server's. These are
+    /// counted apart: nobody's page keeps the caller's own refusals out of the log.
     ///
     /// # Errors
     /// [`Problem`] if it cannot be recorded.

@@ -162,8 +162,8 @@ pub enum CredentialUse {
 /// roles, does not know these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialRecord {
-    /// SHA-256 of the bearer token, in hexadecimal; or of a key ([`crate::client_key`]) or a browser's
-    /// cookie ([`crate::bearer`]), each with another byte before it.
+    /// SHA-256 of the bearer token, in hexadecimal; or of a key ([`crate::client_key`]) or a
+    /// browser's cookie ([`crate::bearer`]), each with another byte before it.
     pub sha256: String,
     /// Its id.
     pub id: Uuid,

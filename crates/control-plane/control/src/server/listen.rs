@@ -113,8 +113,8 @@ fn router(api: &Api) -> Router {
         .with_state(api.clone())
 }
 
-/// Applies to each answer: it is in time, names its request, is counted, and is not cached on its way unless it is of
-/// the page. Browsers neither frame it nor run what it contains.
+/// Applies to each answer: it is in time, names its request, is counted, and is not cached on its
+/// way unless it is of the page. Browsers neither frame it nor run what it contains.
 async fn answer(State(api): State<Api>, request: Request, next: Next) -> Response {
     let id = RequestId::fresh();
     let answered = tokio::time::timeout(REQUEST_TIMEOUT, async {

@@ -1,5 +1,5 @@
-//! The REST server, and the page's: HTTP/1.1 over TLS. Every resource that a client without a token can use has a
-//! limit.
+//! The REST server, and the page's: HTTP/1.1 over TLS. Every resource that a client without a token
+//! can use has a limit.
 //!
 //! - [`routes`]: the operations, each a short call of the engine. [`document`]: the OpenAPI
 //!   document that is generated from them.

@@ -56,8 +56,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Asker {
 /// What is said to whom nobody knows.
 const NOBODY_KNOWN: &str = "no token that is known here came with the request";
 
-/// What a request shows. What is sent on purpose counts before what a browser sends by itself, and a
-/// session of the page before the connection's key.
+/// What a request shows. What is sent on purpose counts before what a browser sends by itself, and
+/// a session of the page before the connection's key.
 fn shown_by(request: &Request, place: Option<&ConnectionPlace>) -> Option<Shown> {
     let headers = request.headers();
     let authorization = headers.get(AUTHORIZATION);

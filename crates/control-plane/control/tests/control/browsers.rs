@@ -361,8 +361,8 @@ fn a_cookie_that_was_not_issued_signs_nobody_in() {
         let beside = [own.as_slice(), &[("cookie", &cookie), ("authorization", authorization)]].concat();
         refused(&admin_without_token(&server).ask("GET", "/v1/me", &beside, None));
     }
-    // A token that counts does so beside any cookie, wherever the request comes from: it was sent on
-    // purpose.
+    // A token that counts does so beside any cookie, wherever the request comes from: it was sent
+    // on purpose.
     let beside =
         [("cookie", "__Host-strongroom=evil; __Host-strongroom=x"), ("sec-fetch-site", "cross-site")];
     assert_eq!(admin.ask("GET", "/v1/me", &beside, None).status, 200);
