@@ -31,11 +31,9 @@ fn main() {
             panic!("web/dist/{name}: only index.html and assets/ are served");
         };
         let kind = built::kind_of(name).unwrap_or_else(|reason| panic!("{reason}"));
-        let gzip = kind.shrinks.then(|| {
-            let compressed = out.join(format!("{name}.gz"));
-            compress(&path, &compressed);
-            format!("include_bytes!({compressed:?})")
-        });
+        let compressed = out.join(format!("{name}.gz"));
+        let gzip = (kind.shrinks && is_smaller(&path, &compressed))
+            .then(|| format!("include_bytes!({compressed:?})"));
         let gzip = gzip.map_or("None".to_owned(), |gzip| format!("Some({gzip})"));
         let content_type = kind.content_type;
         writeln!(
@@ -65,9 +63,12 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Compresses a file, always to the same bytes.
-fn compress(from: &Path, to: &Path) {
+/// Compresses a file, always to the same bytes, and says whether it is smaller then.
+fn is_smaller(from: &Path, to: &Path) -> bool {
+    let plain = fs::read(from).unwrap();
     let mut encoder = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
-    encoder.write_all(&fs::read(from).unwrap()).unwrap();
-    fs::write(to, encoder.finish().unwrap()).unwrap();
+    encoder.write_all(&plain).unwrap();
+    let compressed = encoder.finish().unwrap();
+    fs::write(to, &compressed).unwrap();
+    compressed.len() < plain.len()
 }
