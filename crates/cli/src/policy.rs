@@ -235,7 +235,11 @@ impl Display for PolicyText<'_> {
             MigrationMode::Disabled => "memory of VMs that were never encrypted is in plain text",
         };
         writeln!(f, "migration   {migration}")?;
-        writeln!(f, "browsers    {}", if rules.browser_console_denied { "no consoles and screens" } else { "any" })?;
+        writeln!(
+            f,
+            "browsers    {}",
+            if rules.browser_console_denied { "no consoles and screens" } else { "any" }
+        )?;
         writeln!(f, "hosts       {}", if rules.crypto_safe_hosts { "crypto-safe" } else { "any" })?;
         write!(f, "VMs         {vms}")?;
         if !deviating.is_empty() {

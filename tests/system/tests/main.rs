@@ -13,6 +13,7 @@ mod bad_images;
 mod bad_input;
 mod boots_a_guest_from_a_volume;
 mod boots_from_vhost_user;
+mod browser_consoles;
 mod ceph_datastores;
 mod clock;
 mod cloud_images;

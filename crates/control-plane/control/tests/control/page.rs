@@ -59,9 +59,7 @@ fn each_screens_address_is_the_page_for_browsers_and_nothing_for_programs() {
     }
     assert!(is_index(&client.get("/")), "also for who takes anything");
     // What is no screen: the paths of programs, other methods, and who takes no HTML.
-    for path in
-        ["/v1/nothing", "/v1", "/relay", "/relay/x", "/openapi.json/x", "/assets", "/metrics/x", "/healthz/x"]
-    {
+    for path in ["/v1/nothing", "/v1", "/relay/x", "/openapi.json/x", "/assets", "/metrics/x", "/healthz/x"] {
         let answer = browse(&mut client, "GET", path);
         assert_eq!((answer.status, answer.code().as_str()), (404, "no_such_path"), "{path}");
         is_out_of_frames(&answer);

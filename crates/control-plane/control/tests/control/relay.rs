@@ -56,14 +56,14 @@ impl Console {
 
 const TICKET: &str = "07070707070707070707070707070707";
 
-fn ticket_for(browser: &mut Browser, use_: &Value) -> String {
-    let made = browser.post("/v1/vms/web1/tickets", use_);
+fn ticket_for(browser: &mut Browser, vm: &str, use_: &Value) -> String {
+    let made = browser.post(&format!("/v1/vms/{vm}/tickets"), use_);
     assert_eq!(made.status, 201, "{}", made.body);
     made.json()["ticket"].as_str().unwrap().to_owned()
 }
 
-/// Asks for a WebSocket, as a browser does for the page, with other headers in the place of its own.
-/// The result is the status of a refusal otherwise.
+/// Asks for a WebSocket, as a browser does for the page, with other headers in the place of its
+/// own. The result is the status of a refusal otherwise.
 fn asks(
     client: &Client,
     cookie: &str,
@@ -97,7 +97,7 @@ fn asks(
 fn a_console_reaches_the_page_of_who_may_and_once_for_a_ticket() {
     let console = Console::start();
     let mut browser = console.browser(&console.server.client().token);
-    let ticket = ticket_for(&mut browser, &json!({ "operation": "console" }));
+    let ticket = ticket_for(&mut browser, "web1", &json!({ "operation": "console" }));
     let cookie = browser.cookie();
     let mut socket = asks(&browser.client, &cookie, &ticket, &[]).unwrap();
     let mut guest = console.takes_client();
@@ -123,7 +123,7 @@ fn nobody_else_gets_a_console_through_a_browser() {
     let first = admin.token.clone();
     let mut browser = console.browser(&first);
     let cookie = browser.cookie();
-    let ticket = ticket_for(&mut browser, &json!({ "operation": "console" }));
+    let ticket = ticket_for(&mut browser, "web1", &json!({ "operation": "console" }));
     let refused = |cookie: &str, ticket: &str, others: &[(&str, Option<&str>)]| {
         asks(&browser.client, cookie, ticket, others).map(drop).unwrap_err()
     };
@@ -166,13 +166,19 @@ fn a_policy_refuses_consoles_to_browsers_alone() {
     let console = Console::start();
     let mut admin = console.server.client();
     let policy = json!({ "name": "direct", "rules": { "browser_console_denied": true } });
-    assert_eq!(admin.post("/v1/policies", &policy).status, 201);
-    let set = admin.ask("PATCH", "/v1/vms/web1", &[], Some(&json!({ "policy": "direct" }).to_string()));
-    admin.done(&set);
-    assert_eq!(admin.get("/v1/vms/web1").json()["browser_console_denied"], true);
+    let made = admin.post("/v1/policies", &policy);
+    admin.done(&made);
+    assert_eq!(admin.get("/v1/vms/web1").json()["browser_console_denied"], Value::Null);
+    let wish = json!({ "name": "web2", "policy": "direct", "memory_bytes": 1 << 30, "disks": [{ "size_bytes": 1 << 20 }] });
+    let made = admin.post("/v1/vms", &wish);
+    admin.done(&made);
+    assert_eq!(admin.get("/v1/vms/web2").json()["browser_console_denied"], true);
     let mut browser = console.browser(&admin.token);
-    let ticket = ticket_for(&mut browser, &json!({ "operation": "vnc" }));
+    let ticket = ticket_for(&mut browser, "web2", &json!({ "operation": "vnc" }));
     assert_eq!(asks(&browser.client, &browser.cookie(), &ticket, &[]).map(drop), Err(403));
     let log = admin.get("/v1/access/log?limit=5").json();
-    assert!(log.to_string().contains("policy direct refuses VM web1's console and screen to browsers"), "{log}");
+    assert!(
+        log.to_string().contains("policy direct refuses VM web2's console and screen to browsers"),
+        "{log}"
+    );
 }
