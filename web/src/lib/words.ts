@@ -1,0 +1,11 @@
+/** `key_unavailable` as a person reads it: key unavailable. */
+export function words(name: string): string {
+  return name
+    .replaceAll("_", " ")
+    .replaceAll("vm ", "VM ")
+    .replace(/\btpm\b/, "TPM");
+}
+
+export function capital(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
