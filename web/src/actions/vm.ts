@@ -227,7 +227,7 @@ export function change(
   const body = {
     ...(name === undefined ? {} : { name }),
     ...(notes === undefined ? {} : { notes }),
-    ...(cpus === undefined ? {} : { cpus: { sockets: cpus, cores: 1, threads: 1 } }),
+    ...(cpus === undefined ? {} : { cpus: { sockets: 1, cores: cpus, threads: 1 } }),
     ...(memoryBytes === undefined ? {} : { memory_bytes: memoryBytes }),
     ...(restart === undefined ? {} : { restart }),
   };

@@ -17,6 +17,8 @@ const screen = (path: string, load: () => Promise<{ default: ComponentType }>): 
 export const SCREENS: readonly Screen[] = [
   screen("/", () => import("../screens/overview/Overview")),
   screen("/vms", () => import("../screens/vms/Vms")),
+  screen("/vms/new", () => import("../screens/create/CreateVm")),
+  screen("/vms/:vm/:tab?", () => import("../screens/vm/VmScreen")),
   screen("/tasks", () => import("../screens/tasks/Tasks")),
   screen("/tasks/:task", () => import("../screens/tasks/TaskScreen")),
   screen("/alarms", () => import("../screens/alarms/Alarms")),

@@ -5,3 +5,4 @@ import "./layers.css";
 import "./parts.css";
 import "./shell.css";
 import "./vms.css";
+import "./vm.css";
