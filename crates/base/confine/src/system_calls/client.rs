@@ -1,11 +1,12 @@
-//! The system calls of the storage process: librados and librbd, their threads, and the network.
+//! The system calls of clients of other machines: the storage process, with librados and librbd, and
+//! the relay of guest data; their threads, and the network.
 
 use libc::*;
 
 use super::Arguments::{self, Any, Null, OneOf, OwnProcess, With, Without};
 use super::Table;
 
-/// The calls that a storage process may make. The C library asks for some that it can do without.
+/// The calls that such a process may make. The C library asks for some that it can do without.
 pub(super) const TABLE: Table = Table { allowed: ALLOWED, refusal: ENOSYS };
 
 /// Only the program's code and the libraries that are loaded already are executable.
