@@ -33,7 +33,11 @@ after(async () => {
   await serving?.remove();
 });
 
-/** @param {string} name @param {(window: Window) => Promise<void>} body @param {Parameters<typeof Window.open>[2]} [look] */
+/**
+ * @param {string} name
+ * @param {(window: Window) => Promise<void>} body
+ * @param {Parameters<typeof Window.open>[2]} [look]
+ */
 function inWindow(name, body, look) {
   test(name, async () => {
     const window = await Window.open(browser, serving, look);
