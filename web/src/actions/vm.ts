@@ -1,0 +1,347 @@
+import type { Schemas } from "../api/types";
+import { commandSize } from "../lib/units";
+import { action, type Action } from "./action";
+
+interface Named {
+  name: string;
+}
+type Limits = Schemas["IoLimits"];
+
+export interface NewSnapshot {
+  name: string;
+  memory: boolean;
+  quiesceS: number | undefined;
+}
+
+export function createSnapshot(vm: Named, { name, memory, quiesceS }: NewSnapshot): Action {
+  const quiesce = quiesceS === undefined ? {} : { quiesce_within_s: quiesceS };
+  return action(
+    `Snapshot ${name} of ${vm.name}`,
+    "vm_snapshot_create",
+    { path: { vm: vm.name }, body: { name, ...(memory ? { memory } : {}), ...quiesce } },
+    [
+      "vm",
+      "snapshot",
+      "create",
+      vm.name,
+      name,
+      memory && "--memory",
+      ...(quiesceS === undefined ? [] : ["--quiesce-within", `${quiesceS}s`]),
+    ],
+  );
+}
+
+export interface Reverting {
+  snapshot: string;
+  /** The name under which the present content is kept; nothing if it is lost. */
+  keepAs: string | undefined;
+  isKept: boolean;
+  disksOnly: boolean;
+  tpm: boolean;
+}
+
+export function revert(vm: Named, { snapshot, keepAs, isKept, disksOnly, tpm }: Reverting): Action {
+  const named = keepAs === undefined || !isKept ? {} : { keep_as: keepAs };
+  return action(
+    `Revert ${vm.name} to ${snapshot}`,
+    "vm_snapshot_revert",
+    {
+      path: { vm: vm.name, snapshot },
+      body: {
+        ...named,
+        ...(isKept ? {} : { discard: true }),
+        ...(disksOnly ? { disks_only: true } : {}),
+        ...(tpm ? { tpm } : {}),
+      },
+    },
+    [
+      ...["vm", "snapshot", "revert", vm.name, snapshot],
+      ...(keepAs === undefined || !isKept ? [] : ["--keep-as", keepAs]),
+      !isKept && "--discard",
+      !isKept && "--yes",
+      disksOnly && "--disks-only",
+      tpm && "--tpm",
+    ],
+  );
+}
+
+export function deleteSnapshot(vm: Named, snapshot: string): Action {
+  return action(
+    `Delete snapshot ${snapshot} of ${vm.name}`,
+    "vm_snapshot_delete",
+    { path: { vm: vm.name, snapshot } },
+    ["vm", "snapshot", "delete", vm.name, snapshot, "--yes"],
+  );
+}
+
+export interface Cloning {
+  name: string;
+  snapshot: string | undefined;
+  linked: boolean;
+  encrypted: boolean | undefined;
+  datastore: string | undefined;
+}
+
+export function clone(
+  vm: Named,
+  { name, snapshot, linked, encrypted, datastore }: Cloning,
+): Action {
+  return action(
+    `Clone ${vm.name} as ${name}`,
+    "vm_clone",
+    {
+      path: { vm: vm.name },
+      body: {
+        name,
+        ...(snapshot === undefined ? {} : { snapshot }),
+        ...(linked ? { linked } : {}),
+        ...(encrypted === undefined ? {} : { encrypted }),
+        ...(datastore === undefined ? {} : { datastore }),
+      },
+    },
+    [
+      ...["vm", "clone", vm.name, name],
+      ...(snapshot === undefined ? [] : ["--snapshot", snapshot]),
+      linked && "--linked",
+      encrypted === true && "--encrypt",
+      encrypted === false && "--unencrypted",
+      ...(datastore === undefined ? [] : ["--datastore", datastore]),
+    ],
+  );
+}
+
+export interface Rotating {
+  provider: string | undefined;
+  data: boolean;
+}
+
+export function rotateKey(vm: Named, { provider, data }: Rotating): Action {
+  return action(
+    data ? `Re-encrypt ${vm.name}` : `Rotate the key of ${vm.name}`,
+    "vm_rotate_key",
+    {
+      path: { vm: vm.name },
+      body: {
+        ...(data ? { data } : {}),
+        ...(provider === undefined ? {} : { key_provider: provider }),
+      },
+    },
+    [
+      "vm",
+      "key",
+      "rotate",
+      vm.name,
+      ...(provider === undefined ? [] : ["--key-provider", provider]),
+      data && "--data",
+    ],
+  );
+}
+
+export interface Deleting {
+  withVolumes: boolean;
+  leaveToClones: boolean;
+}
+
+export function deleteVm(vm: Named, { withVolumes, leaveToClones }: Deleting): Action {
+  return action(
+    `Delete ${vm.name}`,
+    "vm_delete",
+    {
+      path: { vm: vm.name },
+      body: {
+        ...(withVolumes ? { with_volumes: true } : {}),
+        ...(leaveToClones ? { leave_to_clones: true } : {}),
+      },
+    },
+    [
+      "vm",
+      "delete",
+      vm.name,
+      "--yes",
+      leaveToClones && "--leave-to-clones",
+      withVolumes && "--with-volumes",
+    ],
+  );
+}
+
+export interface Moving {
+  host: string | undefined;
+  datastore: string | undefined;
+  pauseMs: number | undefined;
+}
+
+export function migrate(vm: Named, { host, datastore, pauseMs }: Moving): Action {
+  return action(
+    host === undefined ? `Move ${vm.name} to another host` : `Move ${vm.name} to ${host}`,
+    "vm_move_host",
+    {
+      path: { vm: vm.name },
+      body: {
+        ...(host === undefined ? {} : { host }),
+        ...(datastore === undefined ? {} : { datastore }),
+        ...(pauseMs === undefined ? {} : { pause_ms: pauseMs }),
+      },
+    },
+    [
+      ...["vm", "migrate", vm.name],
+      ...(host === undefined ? [] : ["--to", host]),
+      ...(datastore === undefined ? [] : ["--datastore", datastore]),
+      ...(pauseMs === undefined ? [] : ["--pause-ms", String(pauseMs)]),
+    ],
+  );
+}
+
+export interface Tagging {
+  set: readonly string[];
+  remove: readonly string[];
+}
+
+export function tag(vm: Named, { set, remove }: Tagging): Action {
+  return action(
+    `Tag ${vm.name}`,
+    "vm_set",
+    { path: { vm: vm.name }, body: { tags: { set: [...set], remove: [...remove] } } },
+    [
+      "vm",
+      "set",
+      vm.name,
+      ...set.flatMap((one) => ["--tag", one]),
+      ...remove.flatMap((one) => ["--untag", one]),
+    ],
+  );
+}
+
+export interface Changes {
+  name: string | undefined;
+  notes: string | undefined;
+  cpus: number | undefined;
+  memoryBytes: number | undefined;
+  restart: Schemas["RestartPolicy"] | undefined;
+}
+
+/** Nothing if nothing changes. */
+export function change(
+  vm: Named,
+  { name, notes, cpus, memoryBytes, restart }: Changes,
+): Action | undefined {
+  const body = {
+    ...(name === undefined ? {} : { name }),
+    ...(notes === undefined ? {} : { notes }),
+    ...(cpus === undefined ? {} : { cpus: { sockets: 1, cores: cpus, threads: 1 } }),
+    ...(memoryBytes === undefined ? {} : { memory_bytes: memoryBytes }),
+    ...(restart === undefined ? {} : { restart }),
+  };
+  if (Object.keys(body).length === 0) return undefined;
+  return action(`Change ${vm.name}`, "vm_set", { path: { vm: vm.name }, body }, [
+    ...["vm", "set", vm.name],
+    ...(name === undefined ? [] : ["--name", name]),
+    ...(notes === undefined ? [] : ["--notes", notes]),
+    ...(cpus === undefined ? [] : ["--cpus", String(cpus)]),
+    ...(memoryBytes === undefined ? [] : ["--memory", commandSize(memoryBytes)]),
+    ...(restart === undefined ? [] : ["--restart", restart.replace("_", "-")]),
+  ]);
+}
+
+function limitWords({ iops, bandwidth }: Limits): readonly string[] {
+  const words = [
+    ...(iops === undefined || iops === null ? [] : ["--iops", String(iops.per_second)]),
+    ...(bandwidth === undefined || bandwidth === null
+      ? []
+      : ["--bandwidth", commandSize(bandwidth.bytes_per_second)]),
+  ];
+  return words.length === 0 ? ["--none"] : words;
+}
+
+export function limitVm(vm: Named, limits: Limits): Action {
+  return action(`Limit ${vm.name}`, "vm_limit", { path: { vm: vm.name }, body: { limits } }, [
+    "vm",
+    "limit",
+    vm.name,
+    ...limitWords(limits),
+  ]);
+}
+
+export function limitDisk(vm: Named, disk: string, limits: Limits): Action {
+  return action(
+    `Limit ${disk} of ${vm.name}`,
+    "vm_limit_disk",
+    { path: { vm: vm.name, disk }, body: { limits } },
+    ["vm", "disk", "limit", vm.name, disk, ...limitWords(limits)],
+  );
+}
+
+export function addDisk(vm: Named, size: number, integrity: boolean): Action {
+  return action(
+    `Add a disk to ${vm.name}`,
+    "vm_add_disk",
+    { path: { vm: vm.name }, body: { size_bytes: size, ...(integrity ? { integrity } : {}) } },
+    ["vm", "disk", "add", vm.name, "--size", commandSize(size), integrity && "--integrity"],
+  );
+}
+
+export function resizeDisk(vm: Named, disk: string, size: number): Action {
+  return action(
+    `Grow ${disk} of ${vm.name}`,
+    "vm_resize_disk",
+    { path: { vm: vm.name, disk }, body: { size_bytes: size } },
+    ["vm", "disk", "resize", vm.name, disk, "--size", commandSize(size)],
+  );
+}
+
+export function removeDisk(vm: Named, disk: string): Action {
+  return action(`Remove ${disk} of ${vm.name}`, "vm_remove_disk", { path: { vm: vm.name, disk } }, [
+    "vm",
+    "disk",
+    "remove",
+    vm.name,
+    disk,
+    "--yes",
+  ]);
+}
+
+export function encryptDisk(
+  vm: Named,
+  disk: string,
+  integrity: boolean,
+  provider: string | undefined,
+): Action {
+  return action(
+    `Encrypt ${disk} of ${vm.name}`,
+    "vm_encrypt_disk",
+    {
+      path: { vm: vm.name, disk },
+      body: {
+        ...(integrity ? { integrity } : {}),
+        ...(provider === undefined ? {} : { key_provider: provider }),
+      },
+    },
+    [
+      "vm",
+      "disk",
+      "encrypt",
+      vm.name,
+      disk,
+      integrity && "--integrity",
+      ...(provider === undefined ? [] : ["--key-provider", provider]),
+    ],
+  );
+}
+
+export function decryptDisk(vm: Named, disk: string): Action {
+  return action(
+    `Decrypt ${disk} of ${vm.name}`,
+    "vm_decrypt_disk",
+    { path: { vm: vm.name, disk }, body: {} },
+    ["vm", "disk", "decrypt", vm.name, disk],
+  );
+}
+
+/** Makes a VM that is off a template, or a template a VM again. */
+export function template(vm: Named, undo: boolean): Action {
+  return action(
+    undo ? `Make ${vm.name} a VM again` : `Make ${vm.name} a template`,
+    "vm_template",
+    { path: { vm: vm.name }, body: { ...(undo ? { undo } : {}) } },
+    ["vm", "template", vm.name, undo && "--undo"],
+  );
+}

@@ -1,0 +1,113 @@
+import { limitsOf, numberFault, textFault } from "../../api/limits";
+import { LIMITS } from "../../api/generated/limits";
+import { USER_NETWORK } from "../../actions/network";
+import type { Schemas } from "../../api/types";
+import { bytesOf, sizeFault, type Size } from "../../ui/SizeField";
+
+export interface DraftDisk {
+  key: number;
+  size: Size;
+  isSwap: boolean;
+}
+
+/** A VM as it is being described. Texts that are empty are left out of the request. */
+export interface Draft {
+  name: string;
+  notes: string;
+  tags: string;
+  folder: string;
+  policy: string;
+  host: string;
+  datastore: string;
+  cpus: string;
+  memory: Size;
+  isUefi: boolean;
+  hasTpm: boolean;
+  disks: readonly DraftDisk[];
+  isSealed: boolean;
+  provider: string;
+  hasTags: boolean;
+  /** A network's name, `user`, or none. */
+  network: string;
+  cdrom: string;
+  restart: Schemas["RestartPolicy"];
+}
+
+export const NO_NETWORK = "";
+
+export const EMPTY: Draft = {
+  name: "",
+  notes: "",
+  tags: "",
+  folder: "",
+  policy: "",
+  host: "",
+  datastore: "",
+  cpus: "2",
+  memory: { amount: "2", unit: "GiB" },
+  isUefi: false,
+  hasTpm: false,
+  disks: [{ key: 0, size: { amount: "20", unit: "GiB" }, isSwap: false }],
+  isSealed: true,
+  provider: "",
+  hasTags: false,
+  network: USER_NETWORK,
+  cdrom: "",
+  restart: "on_failure",
+};
+
+export type Faults = Partial<Record<keyof Draft, string>>;
+
+export function tagsOf(text: string): readonly string[] {
+  return text.split(/[\s,]+/).filter((tag) => tag !== "");
+}
+
+/** What is wrong with each field, by the limits that the API states. */
+export function faultsOf(draft: Draft): Faults {
+  const disk = draft.disks
+    .map(({ size }) => sizeFault(limitsOf("AddDisk", "size_bytes"), size))
+    .find((fault) => fault !== undefined);
+  const tag = tagsOf(draft.tags)
+    .map((each) => textFault(LIMITS.Tag[""], each))
+    .find((fault) => fault !== undefined);
+  const found: Record<string, string | undefined> = {
+    name: textFault(limitsOf("CreateVm", "name"), draft.name),
+    notes: textFault(limitsOf("CreateVm", "notes"), draft.notes),
+    tags: tag,
+    cpus: numberFault(limitsOf("Cpus", "cores"), Number(draft.cpus)),
+    memory: sizeFault(limitsOf("CreateVm", "memory_bytes"), draft.memory),
+    disks: disk,
+    cdrom:
+      draft.cdrom === "" || draft.cdrom.startsWith("/") ? undefined : "A path that begins with /.",
+  };
+  return Object.fromEntries(Object.entries(found).filter(([, fault]) => fault !== undefined));
+}
+
+/** What a policy demands of a draft, in words. */
+export function demandsOf(rules: Schemas["PolicyRules"] | undefined): readonly string[] {
+  if (rules === undefined) return [];
+  const demands = [
+    rules.encryption_required === true ? "encryption" : "",
+    typeof rules.key_provider === "string" ? `keys of ${rules.key_provider}` : "",
+    rules.tpm_required === true ? "a TPM" : "",
+    rules.integrity_required === true ? "integrity tags" : "",
+    rules.thick_required === true ? "disks that take their whole space" : "",
+    typeof rules.processor === "string" ? `the processor ${rules.processor}` : "",
+  ];
+  return demands.filter((demand) => demand !== "");
+}
+
+/** The draft as its policy makes it. */
+export function underPolicy(draft: Draft, rules: Schemas["PolicyRules"] | undefined): Draft {
+  if (rules === undefined) return draft;
+  return {
+    ...draft,
+    isSealed: draft.isSealed || rules.encryption_required === true,
+    hasTpm: draft.hasTpm || rules.tpm_required === true,
+    hasTags: draft.hasTags || rules.integrity_required === true,
+  };
+}
+
+export function diskSizes(draft: Draft): readonly { size: number; isSwap: boolean }[] {
+  return draft.disks.map(({ size, isSwap }) => ({ size: bytesOf(size) ?? 0, isSwap }));
+}

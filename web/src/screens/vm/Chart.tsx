@@ -1,0 +1,158 @@
+import { useEffect, useRef } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { useStore } from "../../lib/store";
+import { Panel } from "../../ui/Panel";
+import { theme } from "../../ui/theme";
+import type { Figure, Rates } from "./rates";
+
+export interface Series {
+  label: string;
+  figure: Figure;
+  colour: 1 | 2 | 3 | 4;
+}
+
+interface Props {
+  title: string;
+  unit: string;
+  show: (value: number) => string;
+  /** Steps of the axis are powers of two. */
+  isBinary?: boolean;
+  /** The least that the axis reaches to. */
+  least: number;
+  series: readonly Series[];
+  rates: readonly Rates[];
+}
+
+const HEIGHT = 180;
+const TIME_AXIS = 28;
+const BINARY_STEPS = Array.from({ length: 40 }, (_, power) => 2 ** power);
+const AXIS = 76;
+/** What is shown of the past, in seconds. */
+const SPAN_S = 300;
+
+/** A live chart; its newest values are text above it. */
+export function Chart({ title, unit, show, isBinary = false, least, series, rates }: Props) {
+  const place = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot>(null);
+  const chosen = useStore(theme);
+  const newest = rates.at(-1);
+
+  useEffect(() => {
+    const box = place.current;
+    if (box === null) return undefined;
+    const drawn = new uPlot(
+      optionsOf(box, { show, isBinary, least, series }),
+      [[], ...series.map(() => [])] as uPlot.AlignedData,
+      box,
+    );
+    plot.current = drawn;
+    const sizes = new ResizeObserver(() =>
+      drawn.setSize({ width: box.clientWidth, height: HEIGHT }),
+    );
+    sizes.observe(box);
+    return () => {
+      sizes.disconnect();
+      drawn.destroy();
+      plot.current = null;
+    };
+  }, [show, isBinary, least, series, chosen]);
+
+  useEffect(() => {
+    const times = rates.map(({ atMs }) => atMs / 1000);
+    const values = series.map(({ figure }) => rates.map((each) => finite(each[figure])));
+    plot.current?.setData([times, ...values] as uPlot.AlignedData);
+  }, [rates, series, chosen]);
+
+  const values = series.map(({ label, figure, colour }) => {
+    const value = newest?.[figure];
+    const text =
+      value === undefined
+        ? "\u2026"
+        : value === null
+          ? "none"
+          : Number.isFinite(value)
+            ? show(value)
+            : "over 68.7 s";
+    return { label, colour, text };
+  });
+  return (
+    <Panel title={title} aside={<span className="small soft">{unit}</span>}>
+      <ul className="legend">
+        {values.map(({ label, colour, text }) => (
+          <li key={label}>
+            <span className={`legend-line legend-line-${colour}`} aria-hidden="true" />
+            {label} <strong className="number">{text}</strong>
+          </li>
+        ))}
+      </ul>
+      <div
+        ref={place}
+        className="chart"
+        role="img"
+        aria-label={`${title}: ${values.map(({ label, text }) => `${label} ${text}`).join(", ")}`}
+      />
+    </Panel>
+  );
+}
+
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+
+function timeOfDay(unixSeconds: number): string {
+  return clock.format(unixSeconds * 1000);
+}
+
+function finite(value: number | null): number | null {
+  return value !== null && Number.isFinite(value) ? value : null;
+}
+
+function optionsOf(
+  box: HTMLElement,
+  {
+    show,
+    isBinary,
+    least,
+    series,
+  }: Required<Pick<Props, "show" | "isBinary" | "least" | "series">>,
+): uPlot.Options {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name: string) => style.getPropertyValue(name).trim();
+  const axis: uPlot.Axis = {
+    stroke: colour("--text-soft"),
+    grid: { stroke: colour("--line"), width: 1 },
+    ticks: { show: false },
+    font: `12px ${style.getPropertyValue("--font")}`,
+  };
+  return {
+    width: box.clientWidth,
+    height: HEIGHT,
+    padding: [8, 8, 0, 0],
+    legend: { show: false },
+    cursor: { show: false },
+    scales: {
+      x: { time: true, range: () => [Date.now() / 1000 - SPAN_S, Date.now() / 1000] },
+      y: { range: (_, __, most) => [0, Math.max(most * 1.1, least)] },
+    },
+    axes: [
+      { ...axis, size: TIME_AXIS, values: (_, splits) => splits.map(timeOfDay) },
+      {
+        ...axis,
+        size: AXIS,
+        values: (_, splits) => splits.map(show),
+        ...(isBinary ? { incrs: BINARY_STEPS } : {}),
+      },
+    ],
+    series: [
+      {},
+      ...series.map((each, index) => ({
+        label: each.label,
+        stroke: colour(`--series-${each.colour}`),
+        width: 2,
+        // Lines differ by more than their colour.
+        ...(index === 0 ? {} : { dash: [6, 3] }),
+        points: { show: false },
+        spanGaps: false,
+      })),
+    ],
+  };
+}

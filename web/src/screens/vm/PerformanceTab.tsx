@@ -1,0 +1,127 @@
+import { useMemo, useState } from "react";
+import type { Vm } from "../../api/types";
+import { bytes, count, latency } from "../../lib/units";
+import { SelectField } from "../../ui/Field";
+import { Empty, Note, ProblemNote, Waiting } from "../../ui/Notes";
+import { Panel } from "../../ui/Panel";
+import { Chart, type Series } from "./Chart";
+import { ratesOfAll } from "./rates";
+import { READ_EVERY_MS, useReadings } from "./useReadings";
+
+const perSecond = (value: number) =>
+  `${count(value < 10 ? Math.round(value * 10) / 10 : Math.round(value))}/s`;
+const bytesPerSecond = (value: number) => `${bytes(Math.round(value))}/s`;
+
+const CHARTS: readonly {
+  title: string;
+  unit: string;
+  least: number;
+  isBinary?: boolean;
+  show: (value: number) => string;
+  series: readonly Series[];
+}[] = [
+  {
+    title: "Operations",
+    unit: "operations a second",
+    least: 10,
+    show: perSecond,
+    series: [
+      { label: "Read", figure: "readIops", colour: 1 },
+      { label: "Written", figure: "writeIops", colour: 2 },
+    ],
+  },
+  {
+    title: "Throughput",
+    unit: "bytes a second",
+    least: 64 * 1024,
+    isBinary: true,
+    show: bytesPerSecond,
+    series: [
+      { label: "Read", figure: "readBytes", colour: 1 },
+      { label: "Written", figure: "writeBytes", colour: 2 },
+    ],
+  },
+  {
+    title: "Latency of reads",
+    unit: "time until the answer",
+    least: 1e6,
+    show: latency,
+    series: [
+      { label: "50th percentile", figure: "readP50", colour: 1 },
+      { label: "99th percentile", figure: "readP99", colour: 3 },
+    ],
+  },
+  {
+    title: "Latency of writes",
+    unit: "time until the answer",
+    least: 1e6,
+    show: latency,
+    series: [
+      { label: "50th percentile", figure: "writeP50", colour: 2 },
+      { label: "99th percentile", figure: "writeP99", colour: 4 },
+    ],
+  },
+];
+
+export function PerformanceTab({ vm }: { vm: Vm }) {
+  const [disk, setDisk] = useState("");
+  if (vm.power !== "running" && vm.power !== "paused") {
+    return (
+      <Panel title="Performance">
+        <Empty icon="event" title="It does not run">
+          Its disks are counted from its start on: operations, bytes and latencies, as its guest
+          sees them.
+        </Empty>
+      </Panel>
+    );
+  }
+  return (
+    <>
+      <div className="filters">
+        <SelectField
+          label="Disks"
+          value={disk}
+          onChange={setDisk}
+          options={[
+            { value: "", label: "All together" },
+            ...vm.disks.map(({ name }) => ({ value: name, label: name })),
+          ]}
+        />
+      </div>
+      <Charts vm={vm} disk={disk} />
+    </>
+  );
+}
+
+function Charts({ vm, disk }: { vm: Vm; disk: string }) {
+  const { readings, problem } = useReadings(vm.name);
+  const rates = useMemo(() => ratesOfAll(readings, disk), [readings, disk]);
+  const newest = readings.at(-1);
+  if (newest === undefined)
+    return problem === undefined ? <Waiting lines={6} /> : <ProblemNote problem={problem} />;
+  const stalled = newest.filter(
+    (each) => each.stalled_ms > 0 && (disk === "" || each.disk === disk),
+  );
+  return (
+    <>
+      {problem === undefined ? null : <ProblemNote problem={problem} />}
+      {stalled.map((each) => (
+        <Note
+          key={each.disk}
+          tone="warning"
+          title={`${each.disk} has completed nothing for ${latency(each.stalled_ms * 1e6)}`}
+        />
+      ))}
+      <div className="halves">
+        {CHARTS.map((chart) => (
+          <Chart key={chart.title} {...chart} rates={rates} />
+        ))}
+      </div>
+      <p className="small soft">
+        Read from the host every {READ_EVERY_MS / 1000} s while this is open. A percentile is the
+        upper bound of its bucket, at most a quarter too high. What a guest does with its processors
+        is not measured.
+      </p>
+    </>
+  );
+}

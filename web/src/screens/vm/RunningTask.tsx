@@ -1,0 +1,37 @@
+import { Link } from "wouter";
+import { commandLine } from "../../actions/action";
+import { useRun } from "../../actions/run";
+import { cancelTask, taskTitle } from "../../actions/tasks";
+import { useAsk } from "../../api/ask";
+import { addresses } from "../../app/addresses";
+import { Button } from "../../ui/Button";
+import { TaskProgress } from "../tasks/TaskProgress";
+
+const EVERY_MS = 1_000;
+
+/** The task that works on a VM, with how far it is. */
+export function RunningTask({ task: id }: { task: string }) {
+  const { data: task } = useAsk("task_show", { path: { task: id } }, { everyMs: EVERY_MS });
+  const run = useRun();
+  if (task?.state !== "running") return null;
+  const cancel = cancelTask(task);
+  return (
+    <div className="note note-notice" role="status">
+      <div className="note-words">
+        <p className="note-title">
+          <Link href={addresses.task(id)}>{taskTitle(task)}</Link>
+          {task.cancelling ? ", which is being cancelled" : ""}
+        </p>
+        {typeof task.note === "string" ? <p>{task.note}</p> : null}
+        <TaskProgress task={task} />
+      </div>
+      <Button
+        isDisabled={task.cancelling}
+        onPress={() => void run([cancel])}
+        aria-description={commandLine(cancel)}
+      >
+        Cancel
+      </Button>
+    </div>
+  );
+}

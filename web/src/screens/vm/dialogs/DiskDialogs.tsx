@@ -1,0 +1,120 @@
+import { useState } from "react";
+import { ActionDialog } from "../../../actions/ActionDialog";
+import { addDisk, decryptDisk, encryptDisk, removeDisk, resizeDisk } from "../../../actions/vm";
+import { useAsk } from "../../../api/ask";
+import { limitsOf } from "../../../api/limits";
+import type { Disk, Vm } from "../../../api/types";
+import { bytes } from "../../../lib/units";
+import { CheckField, SelectField } from "../../../ui/Field";
+import { bytesOf, noSize, sizeFault, SizeField, sizeOf } from "../../../ui/SizeField";
+
+interface OfDisk {
+  vm: Vm;
+  disk: Disk;
+  onClose: () => void;
+}
+
+const TAGS_HINT =
+  "A block that was modified or replaced by an old one cannot be read. Costs space, and time on writes.";
+
+export function AddDiskDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) {
+  const [size, setSize] = useState(noSize);
+  const [tags, setTags] = useState(false);
+  const limits = limitsOf("AddDisk", "size_bytes");
+  const wanted = bytesOf(size);
+  const isValid = wanted !== undefined && sizeFault(limits, size) === undefined;
+  return (
+    <ActionDialog
+      title={`Add a disk to ${vm.name}`}
+      submit="Add"
+      actions={isValid ? [addDisk(vm, wanted, tags)] : []}
+      onClose={onClose}
+    >
+      <SizeField label="Size" size={size} limits={limits} onChange={setSize} />
+      {vm.encrypted ? (
+        <CheckField label="Integrity tags" hint={TAGS_HINT} isChecked={tags} onChange={setTags} />
+      ) : null}
+    </ActionDialog>
+  );
+}
+
+export function ResizeDialog({ vm, disk, onClose }: OfDisk) {
+  const [size, setSize] = useState(sizeOf(disk.size_bytes));
+  const limits = { ...limitsOf("ResizeDisk", "size_bytes"), minimum: disk.size_bytes };
+  const wanted = bytesOf(size);
+  const isValid =
+    wanted !== undefined && wanted > disk.size_bytes && sizeFault(limits, size) === undefined;
+  return (
+    <ActionDialog
+      title={`Grow ${disk.name} of ${vm.name}`}
+      submit="Grow"
+      actions={isValid ? [resizeDisk(vm, disk.name, wanted)] : []}
+      onClose={onClose}
+    >
+      <SizeField
+        label="New size"
+        size={size}
+        limits={limits}
+        onChange={setSize}
+        hint={`It has ${bytes(disk.size_bytes)}. A disk grows, and never shrinks.`}
+      />
+    </ActionDialog>
+  );
+}
+
+export function RemoveDialog({ vm, disk, onClose }: OfDisk) {
+  return (
+    <ActionDialog
+      title={`Remove ${disk.name} of ${vm.name}`}
+      submit="Remove"
+      actions={[removeDisk(vm, disk.name)]}
+      onClose={onClose}
+      confirm={disk.name}
+      loses={`The disk of ${bytes(disk.size_bytes)} with its snapshots, for good.`}
+    />
+  );
+}
+
+export function EncryptDialog({ vm, disk, onClose }: OfDisk) {
+  const providers = useAsk("key_provider_list", { query: { limit: 1000 } });
+  const [tags, setTags] = useState(false);
+  const [provider, setProvider] = useState("");
+  return (
+    <ActionDialog
+      title={`Encrypt ${disk.name} of ${vm.name}`}
+      submit="Encrypt"
+      actions={[encryptDisk(vm, disk.name, tags, provider === "" ? undefined : provider)]}
+      onClose={onClose}
+    >
+      <p>
+        Its content and its snapshots are rewritten under a key. Until that is done, the VM cannot
+        be started.
+      </p>
+      {vm.encrypted ? null : (
+        <SelectField
+          label="Provider of the VM&rsquo;s key"
+          value={provider}
+          onChange={setProvider}
+          options={[
+            { value: "", label: "The policy\u2019s, or the only one" },
+            ...(providers.data?.items ?? []).map(({ name }) => ({ value: name, label: name })),
+          ]}
+        />
+      )}
+      <CheckField label="Integrity tags" hint={TAGS_HINT} isChecked={tags} onChange={setTags} />
+    </ActionDialog>
+  );
+}
+
+export function DecryptDialog({ vm, disk, onClose }: OfDisk) {
+  return (
+    <ActionDialog
+      title={`Decrypt ${disk.name} of ${vm.name}`}
+      submit="Decrypt"
+      actions={[decryptDisk(vm, disk.name)]}
+      onClose={onClose}
+      confirm={disk.name}
+      loses="Its secrecy: whoever reads the datastore reads the disk and its snapshots, also later, from copies."
+    />
+  );
+}

@@ -1,0 +1,76 @@
+import { useState } from "react";
+import { ActionDialog } from "../../../actions/ActionDialog";
+import { migrate } from "../../../actions/vm";
+import { useAsk } from "../../../api/ask";
+import { limitsOf, numberFault } from "../../../api/limits";
+import type { Vm } from "../../../api/types";
+import { bytes } from "../../../lib/units";
+import { SelectField, TextField } from "../../../ui/Field";
+import { Note } from "../../../ui/Notes";
+
+export function MigrateDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) {
+  const hosts = useAsk("host_list", { query: { limit: 1000 } });
+  const stores = useAsk("datastore_list", { query: { limit: 1000 } });
+  const [host, setHost] = useState("");
+  const [datastore, setDatastore] = useState("");
+  const [pause, setPause] = useState("300");
+  const runs = vm.power === "running" || vm.power === "paused";
+  const fault = runs ? numberFault(limitsOf("MoveToHost", "pause_ms"), Number(pause)) : undefined;
+  const others = (hosts.data?.items ?? []).filter(({ name }) => name !== vm.host);
+  const reached = (stores.data?.items ?? []).filter(
+    (store) => host === "" || (store.hosts ?? []).some((each) => each.host === host),
+  );
+  const wish = {
+    host: host === "" ? undefined : host,
+    datastore: datastore === "" ? undefined : datastore,
+    pauseMs: runs && pause !== "300" ? Number(pause) : undefined,
+  };
+  return (
+    <ActionDialog
+      title={`Move ${vm.name} to another host`}
+      submit="Move"
+      actions={fault === undefined ? [migrate(vm, wish)] : []}
+      onClose={onClose}
+    >
+      {hosts.data !== undefined && others.length === 0 ? (
+        <Note tone="warning" title="There is no other host">
+          <code>strongroom host token NAME</code> makes a token with which a machine joins.
+        </Note>
+      ) : null}
+      <SelectField
+        label="Host"
+        value={host}
+        onChange={setHost}
+        options={[
+          { value: "", label: "The one that fits best" },
+          ...others.map((each) => ({
+            value: each.name,
+            label: `${each.name}: ${bytes(each.memory_free_bytes)} memory free${each.maintenance === true ? ", in maintenance" : ""}`,
+          })),
+        ]}
+      />
+      <SelectField
+        label="Datastore"
+        hint="Another one takes the volumes along."
+        value={datastore}
+        onChange={setDatastore}
+        options={[
+          { value: "", label: `Stay on ${vm.datastore}` },
+          ...reached
+            .filter(({ name }) => name !== vm.datastore)
+            .map(({ name }) => ({ value: name, label: name })),
+        ]}
+      />
+      {runs ? (
+        <TextField
+          label="Longest pause of the guest, in ms"
+          hint={`Its memory passes ${vm.migration === "disabled" ? "in plain text" : "encrypted"} while it runs.`}
+          inputMode="numeric"
+          value={pause}
+          onChange={setPause}
+          fault={fault}
+        />
+      ) : null}
+    </ActionDialog>
+  );
+}

@@ -1,0 +1,64 @@
+import { useState } from "react";
+import { ActionDialog } from "../../../actions/ActionDialog";
+import { createSnapshot } from "../../../actions/vm";
+import { limitsOf, numberFault, textFault } from "../../../api/limits";
+import type { VmSummary } from "../../../api/types";
+import { CheckField, TextField } from "../../../ui/Field";
+import { named } from "./naming";
+
+type Of = Pick<VmSummary, "name" | "power"> & { guest_agent?: boolean };
+
+export function SnapshotDialog({ vms, onClose }: { vms: readonly Of[]; onClose: () => void }) {
+  const [name, setName] = useState("");
+  const [memory, setMemory] = useState(false);
+  const [quiesce, setQuiesce] = useState(false);
+  const [within, setWithin] = useState("30");
+  const nameFault = textFault(limitsOf("CreateSnapshot", "name"), name);
+  const withinFault = quiesce
+    ? numberFault(limitsOf("CreateSnapshot", "quiesce_within_s"), Number(within))
+    : undefined;
+  const isValid = nameFault === undefined && withinFault === undefined;
+  const anyRuns = vms.some(({ power }) => power === "running" || power === "paused");
+  const wish = { name, memory, quiesceS: quiesce ? Number(within) : undefined };
+  return (
+    <ActionDialog
+      title={`Snapshot of ${named(vms)}`}
+      submit="Make the snapshot"
+      actions={isValid ? vms.map((vm) => createSnapshot(vm, wish)) : []}
+      onClose={onClose}
+    >
+      <TextField
+        label="Name"
+        value={name}
+        onChange={setName}
+        fault={name === "" ? undefined : nameFault}
+        isCode
+      />
+      {anyRuns ? (
+        <>
+          <CheckField
+            label="With the guest's memory"
+            hint="Reverting to it goes on where the guest was. It is sealed like the disks."
+            isChecked={memory}
+            onChange={setMemory}
+          />
+          <CheckField
+            label="Freeze the guest's file systems"
+            hint="Its agent does, or there is no snapshot. Without it, the content is that after a power cut."
+            isChecked={quiesce}
+            onChange={setQuiesce}
+          />
+          {quiesce ? (
+            <TextField
+              label="Within seconds"
+              inputMode="numeric"
+              value={within}
+              onChange={setWithin}
+              fault={withinFault}
+            />
+          ) : null}
+        </>
+      ) : null}
+    </ActionDialog>
+  );
+}

@@ -1,0 +1,55 @@
+import { RIGHTS } from "../api/generated/rights";
+import type { OperationId, Privilege, Schemas } from "../api/types";
+
+type Me = Schemas["Me"];
+type Role = Schemas["Role"];
+
+/** The place that a right is wanted for. */
+export interface Place {
+  vm?: { id: string; name: string; folder?: string | null; encrypted: boolean };
+  datastore?: { id: string; name: string };
+  network?: { id: string; name: string };
+}
+
+function covers(scope: Schemas["Scope"], { vm, datastore, network }: Place): boolean {
+  switch (scope.type) {
+    case "site":
+      return true;
+    case "folder":
+      return vm?.folder === scope.folder;
+    case "vm":
+      return vm?.id === scope.vm || vm?.name === scope.vm;
+    case "datastore":
+      return datastore?.id === scope.datastore || datastore?.name === scope.datastore;
+    case "network":
+      return network?.id === scope.network || network?.name === scope.network;
+  }
+}
+
+/** What somebody may do at a place. */
+export function privilegesAt(me: Me, roles: readonly Role[], place: Place): ReadonlySet<Privilege> {
+  const granted = me.grants.filter(({ scope }) => covers(scope, place)).map(({ role }) => role);
+  const ofRoles = roles
+    .filter(({ name }) => granted.includes(name))
+    .flatMap(({ privileges }) => privileges);
+  return new Set([...me.site, ...ofRoles]);
+}
+
+/** The privileges that an operation takes and somebody lacks at a place. */
+export function lacking(
+  operation: OperationId,
+  has: ReadonlySet<Privilege>,
+  { vm }: Place,
+): readonly Privilege[] {
+  const right = RIGHTS[operation];
+  if (right === undefined) return [];
+  const takes = vm?.encrypted === true ? [...right.takes, ...right.ifEncrypted] : right.takes;
+  return takes.filter((privilege) => !has.has(privilege));
+}
+
+/** Why somebody may not do something, in words. */
+export function refusalOf(missing: readonly Privilege[]): string | undefined {
+  if (missing.length === 0) return undefined;
+  const names = missing.join(", ");
+  return `Your roles lack ${names}. An administrator grants it.`;
+}
