@@ -19,6 +19,9 @@ export const SCREENS: readonly Screen[] = [
   screen("/vms", () => import("../screens/vms/Vms")),
   screen("/vms/new", () => import("../screens/create/CreateVm")),
   screen("/vms/:vm/:tab?", () => import("../screens/vm/VmScreen")),
+  screen("/hosts", () => import("../screens/hosts/Hosts")),
+  screen("/hosts/:host", () => import("../screens/hosts/HostScreen")),
+  screen("/balance", () => import("../screens/hosts/Balance")),
   screen("/tasks", () => import("../screens/tasks/Tasks")),
   screen("/tasks/:task", () => import("../screens/tasks/TaskScreen")),
   screen("/alarms", () => import("../screens/alarms/Alarms")),
@@ -45,6 +48,7 @@ export const NAVIGATION: readonly Section[] = [
     entries: [
       { label: "Overview", to: addresses.overview, icon: "overview" },
       { label: "VMs", to: addresses.vms, icon: "vm" },
+      { label: "Hosts", to: addresses.hosts, icon: "host", takes: "host_list" },
     ],
   },
   {
