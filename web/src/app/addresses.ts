@@ -46,6 +46,10 @@ export function addressOfObject({
       return addresses.vm(name);
     case "host":
       return addresses.host(name);
+    case "datastore":
+      return addresses.datastore(name);
+    case "network":
+      return addresses.network(name);
     default:
       return undefined;
   }
