@@ -48,6 +48,8 @@ export function addressOfObject({
       return addresses.host(name);
     case "datastore":
       return addresses.datastore(name);
+    case "policy":
+      return addresses.policy(name);
     case "network":
       return addresses.network(name);
     default:

@@ -26,6 +26,9 @@ export const SCREENS: readonly Screen[] = [
   screen("/datastores/:datastore/:tab?", () => import("../screens/datastores/DatastoreScreen")),
   screen("/networks", () => import("../screens/networks/Networks")),
   screen("/networks/:network", () => import("../screens/networks/NetworkScreen")),
+  screen("/policies", () => import("../screens/policies/Policies")),
+  screen("/new-policy", () => import("../screens/policies/Policies")),
+  screen("/policies/:policy/:tab?", () => import("../screens/policies/PolicyScreen")),
   screen("/tasks", () => import("../screens/tasks/Tasks")),
   screen("/tasks/:task", () => import("../screens/tasks/TaskScreen")),
   screen("/alarms", () => import("../screens/alarms/Alarms")),
@@ -56,6 +59,10 @@ export const NAVIGATION: readonly Section[] = [
       { label: "Datastores", to: addresses.datastores, icon: "datastore" },
       { label: "Networks", to: addresses.networks, icon: "network" },
     ],
+  },
+  {
+    label: "Protection",
+    entries: [{ label: "Policies", to: addresses.policies, icon: "policy" }],
   },
   {
     label: "Activity",
