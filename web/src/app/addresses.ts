@@ -17,6 +17,7 @@ export const addresses = {
   placementGroups: "/placement-groups",
   placementGroup: (group: string) => `/placement-groups/${part(group)}`,
   keys: "/keys",
+  keysOfVms: "/keys/vms",
   policies: "/policies",
   newPolicy: "/new-policy",
   policy: (policy: string, tab = "") => `/policies/${part(policy)}${tab === "" ? "" : `/${tab}`}`,
@@ -48,6 +49,8 @@ export function addressOfObject({
       return addresses.host(name);
     case "datastore":
       return addresses.datastore(name);
+    case "key_provider":
+      return addresses.keys;
     case "policy":
       return addresses.policy(name);
     case "network":

@@ -26,6 +26,7 @@ export const SCREENS: readonly Screen[] = [
   screen("/datastores/:datastore/:tab?", () => import("../screens/datastores/DatastoreScreen")),
   screen("/networks", () => import("../screens/networks/Networks")),
   screen("/networks/:network", () => import("../screens/networks/NetworkScreen")),
+  screen("/keys/:tab?", () => import("../screens/keys/Keys")),
   screen("/policies", () => import("../screens/policies/Policies")),
   screen("/new-policy", () => import("../screens/policies/Policies")),
   screen("/policies/:policy/:tab?", () => import("../screens/policies/PolicyScreen")),
@@ -62,7 +63,10 @@ export const NAVIGATION: readonly Section[] = [
   },
   {
     label: "Protection",
-    entries: [{ label: "Policies", to: addresses.policies, icon: "policy" }],
+    entries: [
+      { label: "Keys", to: addresses.keys, icon: "key" },
+      { label: "Policies", to: addresses.policies, icon: "policy" },
+    ],
   },
   {
     label: "Activity",

@@ -148,7 +148,9 @@ const COLUMNS: readonly Column<Found>[] = [
   {
     name: "What it means",
     cell: ({ standing, reason }) =>
-      [typeof reason === "string" ? `${capital(reason)}.` : "", STANDINGS[standing].next].join(" "),
+      [typeof reason === "string" ? `${capital(reason)}.` : "", STANDINGS[standing].next]
+        .join(" ")
+        .trim(),
   },
 ];
 
