@@ -30,6 +30,7 @@ export const SCREENS: readonly Screen[] = [
   screen("/policies", () => import("../screens/policies/Policies")),
   screen("/new-policy", () => import("../screens/policies/Policies")),
   screen("/policies/:policy/:tab?", () => import("../screens/policies/PolicyScreen")),
+  screen("/access/:tab?/:name?", () => import("../screens/access/Access")),
   screen("/tasks", () => import("../screens/tasks/Tasks")),
   screen("/tasks/:task", () => import("../screens/tasks/TaskScreen")),
   screen("/alarms", () => import("../screens/alarms/Alarms")),
@@ -66,6 +67,7 @@ export const NAVIGATION: readonly Section[] = [
     entries: [
       { label: "Keys", to: addresses.keys, icon: "key" },
       { label: "Policies", to: addresses.policies, icon: "policy" },
+      { label: "Access", to: addresses.access(), icon: "people" },
     ],
   },
   {

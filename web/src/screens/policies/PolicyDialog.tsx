@@ -72,8 +72,8 @@ export function PolicyDialog({ policy, onClose }: Props) {
         </>
       ) : (
         <p>
-          The {policy.vms === 1 ? "VM" : `${policy.vms} VMs`} under it stay as they are. Those that
-          do not keep the new rules deviate, have an alarm, and may only come nearer to them.
+          VMs under it stay as they are: {policy.vms}. Those that do not keep the new rules deviate,
+          have an alarm, and may only come nearer to them.
         </p>
       )}
       <Protection draft={draft} change={change} />
@@ -254,7 +254,6 @@ function Snapshots({ draft, change, faults }: Part & { faults: Faults }) {
             inputMode="numeric"
             value={rule.every}
             onChange={(every) => set(index, { every })}
-            fault={faults.snapshots[index]}
           />
           <SelectField
             label="Unit"
@@ -273,6 +272,11 @@ function Snapshots({ draft, change, faults }: Part & { faults: Faults }) {
             label={`Leave out rule ${index + 1}`}
             onPress={() => change({ snapshots: draft.snapshots.filter((_, at) => at !== index) })}
           />
+          {faults.snapshots[index] === undefined ? null : (
+            <p className="field-fault snapshot-fault" role="status">
+              {faults.snapshots[index]}
+            </p>
+          )}
         </div>
       ))}
       <div>

@@ -108,7 +108,7 @@ function Deviating({ policy, names }: { policy: Policy; names: readonly string[]
   const [shown, show] = useState(STEP);
   return (
     <Panel
-      title={`${plural(names.length, "VM")} that do not keep them`}
+      title={names.length === 1 ? "1 VM deviates" : `${count(names.length)} VMs deviate`}
       isFlush
       aside={
         <MayButton operation="policy_apply" look="primary" onPress={() => ask(true)}>
