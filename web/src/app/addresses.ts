@@ -24,6 +24,7 @@ export const addresses = {
   access: (tab = "") => (tab === "" ? "/access" : `/access/${tab}`),
   user: (user: string) => `/access/users/${part(user)}`,
   audit: "/audit",
+  integrity: "/audit/integrity",
   recipients: "/recipients",
   backups: "/backups",
   settings: "/settings",

@@ -31,6 +31,7 @@ export const SCREENS: readonly Screen[] = [
   screen("/new-policy", () => import("../screens/policies/Policies")),
   screen("/policies/:policy/:tab?", () => import("../screens/policies/PolicyScreen")),
   screen("/access/:tab?/:name?", () => import("../screens/access/Access")),
+  screen("/audit/:tab?", () => import("../screens/audit/Audit")),
   screen("/tasks", () => import("../screens/tasks/Tasks")),
   screen("/tasks/:task", () => import("../screens/tasks/TaskScreen")),
   screen("/alarms", () => import("../screens/alarms/Alarms")),
@@ -68,6 +69,7 @@ export const NAVIGATION: readonly Section[] = [
       { label: "Keys", to: addresses.keys, icon: "key" },
       { label: "Policies", to: addresses.policies, icon: "policy" },
       { label: "Access", to: addresses.access(), icon: "people" },
+      { label: "Audit", to: addresses.audit, icon: "audit", takes: "access_log" },
     ],
   },
   {

@@ -1,5 +1,6 @@
 import type { ReactNode } from "react";
 import { useState } from "react";
+import { saveAs } from "../lib/save";
 import { Button } from "./Button";
 import { CodeLine } from "./CodeLine";
 import { Dialog } from "./Dialog";
@@ -17,15 +18,6 @@ interface Props {
   onClose: () => void;
 }
 
-function save(file: string, text: string): void {
-  const address = URL.createObjectURL(new Blob([`${text}\n`], { type: "text/plain" }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = file;
-  link.click();
-  URL.revokeObjectURL(address);
-}
-
 /** A secret that the server does not tell again. */
 export function ShownOnce({ title, label, secret, file, children, onClose }: Props) {
   const [isKept, setKept] = useState(false);
@@ -40,7 +32,7 @@ export function ShownOnce({ title, label, secret, file, children, onClose }: Pro
       {children}
       {file === undefined ? null : (
         <div>
-          <Button icon="down" onPress={() => save(file, secret)}>
+          <Button icon="down" onPress={() => saveAs(file, secret)}>
             Save as {file}
           </Button>
         </div>

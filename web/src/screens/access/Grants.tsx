@@ -40,7 +40,7 @@ export function Grants({
         <Button
           look="quiet"
           onPress={() => leave(grant)}
-          aria-label={`Take ${grant.role} for ${scopeInWords(grant.scope)}`}
+          aria-label={`Take away ${grant.role} for ${scopeInWords(grant.scope)}`}
         >
           Take away&hellip;
         </Button>

@@ -46,7 +46,7 @@ export function HostsPanel({ store }: { store: Datastore }) {
       isUnseen: true,
       cell: ({ host }) =>
         mayRemove && hosts.length > 1 ? (
-          <Button look="quiet" onPress={() => leave(host)} aria-label={`End the use by ${host}`}>
+          <Button look="quiet" onPress={() => leave(host)} aria-label={`End use by ${host}`}>
             End use&hellip;
           </Button>
         ) : null,

@@ -68,7 +68,7 @@ function Hosts({ network }: { network: Network }) {
       isUnseen: true,
       cell: ({ host }) =>
         mayRemove ? (
-          <Button look="quiet" onPress={() => leave(host)} aria-label={`Take it from ${host}`}>
+          <Button look="quiet" onPress={() => leave(host)} aria-label={`Take away from ${host}`}>
             Take away&hellip;
           </Button>
         ) : null,
