@@ -52,6 +52,10 @@ export function addressOfObject({
       return addresses.datastore(name);
     case "key_provider":
       return addresses.keys;
+    case "recipient":
+      return addresses.recipients;
+    case "placement_group":
+      return addresses.placementGroup(name);
     case "policy":
       return addresses.policy(name);
     case "network":

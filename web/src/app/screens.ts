@@ -32,6 +32,11 @@ export const SCREENS: readonly Screen[] = [
   screen("/policies/:policy/:tab?", () => import("../screens/policies/PolicyScreen")),
   screen("/access/:tab?/:name?", () => import("../screens/access/Access")),
   screen("/audit/:tab?", () => import("../screens/audit/Audit")),
+  screen("/recipients", () => import("../screens/recipients/Recipients")),
+  screen("/placement-groups", () => import("../screens/placement/Groups")),
+  screen("/placement-groups/:group", () => import("../screens/placement/GroupScreen")),
+  screen("/backups", () => import("../screens/backups/Backups")),
+  screen("/settings", () => import("../screens/settings/Settings")),
   screen("/tasks", () => import("../screens/tasks/Tasks")),
   screen("/tasks/:task", () => import("../screens/tasks/TaskScreen")),
   screen("/alarms", () => import("../screens/alarms/Alarms")),
@@ -61,6 +66,7 @@ export const NAVIGATION: readonly Section[] = [
       { label: "Hosts", to: addresses.hosts, icon: "host", takes: "host_list" },
       { label: "Datastores", to: addresses.datastores, icon: "datastore" },
       { label: "Networks", to: addresses.networks, icon: "network" },
+      { label: "Placement groups", to: addresses.placementGroups, icon: "folder" },
     ],
   },
   {
@@ -78,6 +84,19 @@ export const NAVIGATION: readonly Section[] = [
       { label: "Tasks", to: addresses.tasks, icon: "task" },
       { label: "Alarms", to: addresses.alarms, icon: "alarm" },
       { label: "Events", to: addresses.events, icon: "event" },
+    ],
+  },
+  {
+    label: "Site",
+    entries: [
+      {
+        label: "Recipients",
+        to: addresses.recipients,
+        icon: "out",
+        takes: "recipient_list",
+      },
+      { label: "Backups", to: addresses.backups, icon: "copy", takes: "inventory_backup" },
+      { label: "Settings", to: addresses.settings, icon: "settings" },
     ],
   },
 ];
