@@ -107,18 +107,28 @@ function operationsOf() {
   return found;
 }
 
-/** What each operation takes, from the first table of the matrix. */
+/** Operations of which the matrix says what they take by a field that each request has. */
+const BY_FIELD = { vm_create: "a new VM or volume" };
+
+/** What each operation takes, from the matrix. */
 function rightsOf() {
-  const matrix = roles.split("<!-- matrix -->")[1]?.split("| fields |")[0];
+  const matrix = roles.split("<!-- matrix -->")[1];
   if (!matrix) throw new Error("docs/ROLES.md has no matrix");
   const words = (/** @type {string} */ cell) =>
     [...cell.matchAll(/`([a-z_]+)`/g)].map((found) => found[1]);
-  /** @type {Record<string, unknown>} */
-  const found = {};
-  for (const [, operation = "", takes = "", ifEncrypted = ""] of matrix.matchAll(
-    /^\| `([a-z_]+)` \|([^|]*)\|([^|]*)\|/gm,
-  )) {
-    found[operation] = { takes: words(takes), ifEncrypted: words(ifEncrypted) };
+  const rows = [...matrix.matchAll(/^\| ([^|]+) \|([^|]*)\|([^|]*)\|/gm)].map(
+    ([, name = "", takes = "", more = ""]) => ({
+      name: name.replaceAll("`", ""),
+      right: { takes: words(takes), ifEncrypted: words(more) },
+    }),
+  );
+  const found = Object.fromEntries(
+    rows.filter(({ name }) => /^[a-z_]+$/.test(name)).map(({ name, right }) => [name, right]),
+  );
+  for (const [operation, field] of Object.entries(BY_FIELD)) {
+    const row = rows.find(({ name }) => name === field);
+    if (!row) throw new Error(`docs/ROLES.md does not say what ${field} takes`);
+    found[operation] = row.right;
   }
   return found;
 }

@@ -26,6 +26,8 @@ export interface Sending {
   key?: string;
   /** What a person would call it, if it changes something. */
   what?: string;
+  /** A refusal is final: it is itself about who the caller is. */
+  isSignIn?: boolean;
 }
 
 export function send(
@@ -60,6 +62,7 @@ export async function call<Id extends OperationId>(
     const answer = await send(method, address, plain.body, sending);
     if (answer.ok) return (await answer.json()) as AnswerOf<Id>;
     const problem = await problemOf(answer);
-    if (!problem.isOver || !(await whenSignedIn(sending.what))) throw problem;
+    if (!problem.isOver || sending.isSignIn === true) throw problem;
+    if (!(await whenSignedIn(sending.what))) throw problem;
   }
 }

@@ -25,10 +25,8 @@ type State =
   | { kind: "in"; begun: Begun };
 
 async function begin(): Promise<Begun> {
-  const [me, events] = await Promise.all([
-    call("me_show", {}),
-    call("event_list", { query: { limit: 1 } }),
-  ]);
+  const me = await call("me_show", {});
+  const events = await call("event_list", { query: { limit: 1 } });
   return { me, after: events.items.at(-1)?.id };
 }
 

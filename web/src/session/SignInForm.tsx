@@ -3,7 +3,7 @@ import { useState, type SyntheticEvent } from "react";
 import { asProblem, type Problem } from "../api/problem";
 import { Button } from "../ui/Button";
 import { RadioField, TextField } from "../ui/Field";
-import { Note, ProblemNote } from "../ui/Notes";
+import { Note, ProblemNote, Waiting } from "../ui/Notes";
 import { goToProvider, signIn, waysIn, type PageSession, type SignIn } from "./sign-in";
 
 type By = "password" | "token" | "emergency";
@@ -19,22 +19,25 @@ interface Props {
 export function SignInForm({ onSignedIn, keepsPage = false, submit = "Sign in" }: Props) {
   const ways = useQuery({ queryKey: ["sign_in_ways"], queryFn: waysIn, retry: 1 });
   const [chosen, choose] = useState<By>();
-  const hasPasswords = ways.data?.passwords ?? true;
+  const hasPasswords = ways.data?.passwords ?? false;
   const by = chosen ?? (hasPasswords ? "password" : "token");
+  if (ways.isPending) return <Waiting label="Asking how to sign in" />;
   const options = [
     ...(hasPasswords ? [{ value: "password", label: "Password" }] : []),
     { value: "token", label: "Token" },
-    ...(ways.data?.emergency === false ? [] : [{ value: "emergency", label: "Emergency" }]),
+    ...(ways.data?.emergency === true ? [{ value: "emergency", label: "Emergency" }] : []),
   ];
   return (
     <div className="sign-in-form">
       <Providers names={ways.data?.providers.map(({ name }) => name) ?? []} keepsPage={keepsPage} />
-      <RadioField
-        label="Sign in with"
-        value={by}
-        options={options}
-        onChange={(value) => choose(value as By)}
-      />
+      {options.length < 2 ? null : (
+        <RadioField
+          label="Sign in with"
+          value={by}
+          options={options}
+          onChange={(value) => choose(value as By)}
+        />
+      )}
       <Credentials key={by} by={by} submit={submit} onSignedIn={onSignedIn} />
     </div>
   );
@@ -89,11 +92,11 @@ function Credentials({
   const way = (): SignIn => {
     switch (by) {
       case "password":
-        return { by, user, password: secret, ...(code === "" ? {} : { code }) };
+        return { by, user, password: secret, code };
       case "token":
         return { by, token: secret.trim() };
       case "emergency":
-        return { by, credential: secret.trim(), reason };
+        return { by, secret: secret.trim(), reason };
     }
   };
   const submitted = (event: SyntheticEvent) => {

@@ -18,7 +18,7 @@ function Door({ children }: { children: ReactNode }) {
         </header>
         {children}
       </main>
-      <p className="door-foot soft small">Virtual machines whose disks nobody but they can read.</p>
+      <footer className="soft small">Virtual machines whose disks nobody but they can read.</footer>
     </div>
   );
 }

@@ -1,6 +1,6 @@
+import { createContext, useCallback, useContext, useMemo } from "react";
 import { useAsk } from "../api/ask";
 import type { OperationId, Schemas } from "../api/types";
-import { createContext, useContext } from "react";
 import { lacking, privilegesAt, refusalOf, type Place } from "./rights";
 
 export const MeContext = createContext<Schemas["Me"] | undefined>(undefined);
@@ -11,10 +11,20 @@ export function useMe(): Schemas["Me"] {
   return me;
 }
 
+export type Refusal = (operation: OperationId, place?: Place) => string | undefined;
+
 /** Says of an operation why the caller may not do it; nothing if it may. */
-export function useRefusal(): (operation: OperationId, place?: Place) => string | undefined {
+export function useRefusal(): Refusal {
   const me = useMe();
-  const roles = useAsk("role_list", { query: { limit: 1000 } }, { enabled: me.grants.length > 0 });
-  return (operation, place = {}) =>
-    refusalOf(lacking(operation, privilegesAt(me, roles.data?.items ?? [], place), place));
+  const isGranted = me.grants.length > 0;
+  const roles = useAsk("role_list", { query: { limit: 1000 } }, { enabled: isGranted }).data?.items;
+  const everywhere = useMemo(() => new Set(me.site), [me]);
+  return useCallback(
+    (operation, place = {}) => {
+      // Most callers have the same rights everywhere, and lists ask of thousands of places.
+      const has = isGranted ? privilegesAt(me, roles ?? [], place) : everywhere;
+      return refusalOf(lacking(operation, has, place));
+    },
+    [me, roles, isGranted, everywhere],
+  );
 }

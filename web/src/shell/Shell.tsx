@@ -9,6 +9,7 @@ import { LiveNotice } from "./LiveNotice";
 import { Navigation } from "./Navigation";
 import { Palette } from "./Palette";
 import { TasksDrawer } from "./TasksDrawer";
+import { wantTitleFocus } from "./titleFocus";
 import { TopBar } from "./TopBar";
 
 type Layer = "menu" | "palette" | "tasks";
@@ -60,9 +61,7 @@ function useFocusOnScreens(): void {
     if (former.current === screen) return;
     former.current = screen;
     window.scrollTo(0, 0);
-    requestAnimationFrame(() =>
-      document.querySelector<HTMLElement>("[data-screen-title]")?.focus(),
-    );
+    wantTitleFocus();
   }, [screen]);
 }
 

@@ -34,7 +34,7 @@ export function Menu({ label, choices, children, icon, look = "plain" }: Props) 
     <MenuTrigger>
       <Pressable
         className={`button button-${look}${hasWords ? "" : " button-icon"}`}
-        {...(hasWords ? {} : { "aria-label": label })}
+        aria-label={label}
       >
         {icon === undefined ? null : <Icon name={icon} size={16} />}
         {children}

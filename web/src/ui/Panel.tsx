@@ -1,4 +1,5 @@
-import { useId, type ReactNode } from "react";
+import { useEffect, useId, type ReactNode } from "react";
+import { titleIsThere } from "../shell/titleFocus";
 
 /** A titled part of a screen. */
 export function Panel({
@@ -59,6 +60,7 @@ export function ScreenHead({
   actions?: ReactNode;
   children?: ReactNode;
 }) {
+  useEffect(titleIsThere, []);
   return (
     <header className="screen-head">
       {above === undefined ? null : <div className="screen-above">{above}</div>}

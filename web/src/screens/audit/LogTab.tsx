@@ -6,7 +6,7 @@ import { asProblem, type Problem } from "../../api/problem";
 import type { Schemas } from "../../api/types";
 import { addresses, addressOfObject } from "../../app/addresses";
 import { count, moment, plural } from "../../lib/units";
-import { capital } from "../../lib/words";
+import { sentence } from "../../lib/words";
 import { Button } from "../../ui/Button";
 import { SelectField, TextField } from "../../ui/Field";
 import { Empty, Note, ProblemNote, Waiting } from "../../ui/Notes";
@@ -176,7 +176,7 @@ function EntryLine({ entry }: { entry: Entry }) {
         <span>
           <strong>{by}</strong>
           {typeof from === "string" ? <span className="soft"> from {from}</span> : null}:{" "}
-          <Prose text={capital(message)} />
+          <Prose text={sentence(message)} />
           {typeof repeated === "number" && repeated > 1 ? (
             <span className="soft"> ({count(repeated)} times)</span>
           ) : null}

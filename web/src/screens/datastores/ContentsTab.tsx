@@ -5,7 +5,7 @@ import { rebuild } from "../../actions/datastore";
 import { useAsk } from "../../api/ask";
 import type { Schemas } from "../../api/types";
 import { count } from "../../lib/units";
-import { capital } from "../../lib/words";
+import { sentence } from "../../lib/words";
 import { useRefusal } from "../../session/useMe";
 import { Button } from "../../ui/Button";
 import { CheckField, SelectField } from "../../ui/Field";
@@ -148,7 +148,7 @@ const COLUMNS: readonly Column<Found>[] = [
   {
     name: "What it means",
     cell: ({ standing, reason }) =>
-      [typeof reason === "string" ? `${capital(reason)}.` : "", STANDINGS[standing].next]
+      [typeof reason === "string" ? `${sentence(reason)}.` : "", STANDINGS[standing].next]
         .join(" ")
         .trim(),
   },

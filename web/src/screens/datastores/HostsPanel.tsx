@@ -5,7 +5,7 @@ import { addDatastoreHost, removeDatastoreHost } from "../../actions/datastore";
 import { limitsOf, textFault } from "../../api/limits";
 import type { Schemas } from "../../api/types";
 import { addresses } from "../../app/addresses";
-import { capital, optional } from "../../lib/words";
+import { sentence, optional } from "../../lib/words";
 import { useRefusal } from "../../session/useMe";
 import { Button } from "../../ui/Button";
 import { TextField } from "../../ui/Field";
@@ -29,7 +29,7 @@ export function HostsPanel({ store }: { store: Datastore }) {
   const columns: readonly Column<DatastoreHost>[] = [
     { name: "Host", cell: ({ host }) => <Link href={addresses.host(host)}>{host}</Link> },
     { name: "State there", cell: ({ state }) => <DatastoreMark state={state} /> },
-    { name: "Reason", cell: ({ reason }) => (typeof reason === "string" ? capital(reason) : "") },
+    { name: "Reason", cell: ({ reason }) => (typeof reason === "string" ? sentence(reason) : "") },
     {
       name: "Reached by",
       cell: ({ path, client }) =>

@@ -4,7 +4,7 @@ import type { Schemas, VmSummary } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { useEstate } from "../../live/useLive";
 import { plural } from "../../lib/units";
-import { capital } from "../../lib/words";
+import { sentence } from "../../lib/words";
 import { CodeLine } from "../../ui/CodeLine";
 import { Listed } from "../../ui/Listed";
 import { Empty } from "../../ui/Notes";
@@ -95,7 +95,7 @@ const COLUMNS: readonly Column<Provider>[] = [
   },
   {
     name: "What to look at",
-    cell: ({ reason }) => (typeof reason === "string" ? capital(reason) : ""),
+    cell: ({ reason }) => (typeof reason === "string" ? sentence(reason) : ""),
   },
 ];
 
@@ -104,7 +104,7 @@ const WAITING: readonly Column<VmSummary>[] = [
   { name: "Host", cell: ({ host }) => host ?? "" },
   {
     name: "For what",
-    cell: ({ reason }) => (typeof reason === "string" ? capital(reason) : "its key"),
+    cell: ({ reason }) => (typeof reason === "string" ? sentence(reason) : "its key"),
   },
 ];
 

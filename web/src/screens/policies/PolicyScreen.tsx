@@ -6,7 +6,7 @@ import { useAsk } from "../../api/ask";
 import type { Schemas } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { count, plural } from "../../lib/units";
-import { capital } from "../../lib/words";
+import { sentence } from "../../lib/words";
 import { useMay } from "../../session/useMay";
 import { Nowhere } from "../../shell/Nowhere";
 import { useTitle } from "../../shell/useTitle";
@@ -163,10 +163,10 @@ function Deviations({ name }: { name: string }) {
     <ul className="stack-small">
       {(data.deviations ?? []).map(({ rule, disk, message, next_step }) => (
         <li key={`${rule} ${disk ?? ""}`}>
-          <Prose text={capital(message)} />
+          <Prose text={sentence(message)} />
           <br />
           <span className="soft">
-            <Prose text={capital(next_step)} />
+            <Prose text={sentence(next_step)} />
           </span>
         </li>
       ))}

@@ -80,10 +80,11 @@ const COLUMNS: readonly Column<Task>[] = [
     },
   },
   { name: "State", cell: ({ state }) => <TaskMark state={state} /> },
-  { name: "By", cell: ({ by }) => by },
+  { name: "By", isMinor: true, cell: ({ by }) => by },
   { name: "Began", cell: ({ created_unix_ms }) => <When ms={created_unix_ms} /> },
   {
     name: "Took",
+    isMinor: true,
     isNumber: true,
     cell: ({ created_unix_ms, ended_unix_ms }) =>
       typeof ended_unix_ms === "number" ? duration((ended_unix_ms - created_unix_ms) / 1000) : "",

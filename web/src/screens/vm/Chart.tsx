@@ -16,6 +16,8 @@ interface Props {
   title: string;
   unit: string;
   show: (value: number) => string;
+  /** Steps of the axis are powers of two. */
+  isBinary?: boolean;
   /** The least that the axis reaches to. */
   least: number;
   series: readonly Series[];
@@ -23,12 +25,14 @@ interface Props {
 }
 
 const HEIGHT = 180;
+const TIME_AXIS = 28;
+const BINARY_STEPS = Array.from({ length: 40 }, (_, power) => 2 ** power);
 const AXIS = 76;
 /** What is shown of the past, in seconds. */
 const SPAN_S = 300;
 
 /** A live chart; its newest values are text above it. */
-export function Chart({ title, unit, show, least, series, rates }: Props) {
+export function Chart({ title, unit, show, isBinary = false, least, series, rates }: Props) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const chosen = useStore(theme);
@@ -38,7 +42,7 @@ export function Chart({ title, unit, show, least, series, rates }: Props) {
     const box = place.current;
     if (box === null) return undefined;
     const drawn = new uPlot(
-      optionsOf(box, show, least, series),
+      optionsOf(box, { show, isBinary, least, series }),
       [[], ...series.map(() => [])] as uPlot.AlignedData,
       box,
     );
@@ -52,7 +56,7 @@ export function Chart({ title, unit, show, least, series, rates }: Props) {
       drawn.destroy();
       plot.current = null;
     };
-  }, [show, least, series, chosen]);
+  }, [show, isBinary, least, series, chosen]);
 
   useEffect(() => {
     const times = rates.map(({ atMs }) => atMs / 1000);
@@ -104,9 +108,12 @@ function finite(value: number | null): number | null {
 
 function optionsOf(
   box: HTMLElement,
-  show: (value: number) => string,
-  least: number,
-  series: readonly Series[],
+  {
+    show,
+    isBinary,
+    least,
+    series,
+  }: Required<Pick<Props, "show" | "isBinary" | "least" | "series">>,
 ): uPlot.Options {
   const style = getComputedStyle(document.documentElement);
   const colour = (name: string) => style.getPropertyValue(name).trim();
@@ -127,8 +134,13 @@ function optionsOf(
       y: { range: (_, __, most) => [0, Math.max(most * 1.1, least)] },
     },
     axes: [
-      { ...axis, values: (_, splits) => splits.map(timeOfDay) },
-      { ...axis, size: AXIS, values: (_, splits) => splits.map(show) },
+      { ...axis, size: TIME_AXIS, values: (_, splits) => splits.map(timeOfDay) },
+      {
+        ...axis,
+        size: AXIS,
+        values: (_, splits) => splits.map(show),
+        ...(isBinary ? { incrs: BINARY_STEPS } : {}),
+      },
     ],
     series: [
       {},

@@ -2,7 +2,7 @@ import { useState } from "react";
 import { useAsk } from "../../api/ask";
 import type { Vm } from "../../api/types";
 import { duration, moment } from "../../lib/units";
-import { capital } from "../../lib/words";
+import { sentence } from "../../lib/words";
 import { useRefusal } from "../../session/useMe";
 import { Button } from "../../ui/Button";
 import { Empty, ProblemNote, Waiting } from "../../ui/Notes";
@@ -66,7 +66,7 @@ export function KeysTab({ vm }: { vm: Vm }) {
               },
               {
                 name: "Reason",
-                cell: ({ reason }) => (typeof reason === "string" ? capital(reason) : ""),
+                cell: ({ reason }) => (typeof reason === "string" ? sentence(reason) : ""),
               },
             ]}
           />

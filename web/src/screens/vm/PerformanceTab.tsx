@@ -16,6 +16,7 @@ const CHARTS: readonly {
   title: string;
   unit: string;
   least: number;
+  isBinary?: boolean;
   show: (value: number) => string;
   series: readonly Series[];
 }[] = [
@@ -33,6 +34,7 @@ const CHARTS: readonly {
     title: "Throughput",
     unit: "bytes a second",
     least: 64 * 1024,
+    isBinary: true,
     show: bytesPerSecond,
     series: [
       { label: "Read", figure: "readBytes", colour: 1 },

@@ -2,7 +2,7 @@ import { Link } from "wouter";
 import type { Schemas, Vm } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { bytes, count, moment, plural } from "../../lib/units";
-import { capital, words } from "../../lib/words";
+import { capital, sentence, words } from "../../lib/words";
 import { Facts, Panel } from "../../ui/Panel";
 import { Prose } from "../../ui/Prose";
 import { Mark, powerWord } from "../../ui/Status";
@@ -102,10 +102,10 @@ function PolicyPanel({ vm: { policy, deviations = [] } }: { vm: Vm }) {
           <div key={`${rule} ${disk ?? ""}`} className="note note-warning">
             <div className="note-words">
               <p className="note-title">
-                <Prose text={capital(message)} />
+                <Prose text={sentence(message)} />
               </p>
               <p>
-                <Prose text={capital(next_step)} />
+                <Prose text={sentence(next_step)} />
               </p>
             </div>
           </div>

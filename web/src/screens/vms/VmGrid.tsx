@@ -8,7 +8,9 @@ import { NOTHING, toggled, withRange, type Selection } from "./selection";
 import { COLUMNS, VmRow } from "./VmRow";
 import { useRowHeight } from "./useRowHeight";
 
-const BEYOND = 8;
+const BEYOND = 6;
+/** Rows that leave the sight become those that come into it; more are never in sight at once. */
+const POOL = 256;
 
 interface Props {
   vms: readonly VmSummary[];
@@ -34,6 +36,7 @@ export function VmGrid({ vms, filter, onSort, selection, onSelect }: Props) {
     getScrollElement: () => scroller.current,
     estimateSize: () => rowHeight,
     overscan: BEYOND,
+    useFlushSync: false,
   });
 
   const moveTo = (row: number) => {
@@ -81,6 +84,14 @@ export function VmGrid({ vms, filter, onSort, selection, onSelect }: Props) {
     else return;
     event.preventDefault();
   };
+  // One listener for all rows: a link follows an address of this page without loading it anew.
+  const followed = (event: MouseEvent<HTMLDivElement>) => {
+    const link = event.target instanceof Element ? event.target.closest("a") : null;
+    if (link === null || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0)
+      return;
+    event.preventDefault();
+    go(link.pathname);
+  };
   const areAllSelected = vms.every((vm) => selection.has(vm.id));
 
   return (
@@ -95,6 +106,7 @@ export function VmGrid({ vms, filter, onSort, selection, onSelect }: Props) {
         aria-multiselectable="true"
         aria-activedescendant={`${id}-${active}`}
         onKeyDown={pressed}
+        onClick={followed}
       >
         <div className="vm-row vm-head" role="row" aria-rowindex={1}>
           <span role="columnheader">
@@ -117,7 +129,7 @@ export function VmGrid({ vms, filter, onSort, selection, onSelect }: Props) {
             const vm = vms[index];
             return vm === undefined ? null : (
               <VmRow
-                key={vm.id}
+                key={index % POOL}
                 id={`${id}-${index}`}
                 vm={vm}
                 index={index}

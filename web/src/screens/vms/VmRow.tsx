@@ -1,5 +1,4 @@
 import { memo, type MouseEvent } from "react";
-import { Link } from "wouter";
 import type { VmSummary } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { bytes } from "../../lib/units";
@@ -64,9 +63,9 @@ export const VmRow = memo(function VmRow({
         />
       </span>
       <span role="gridcell" className="vm-cell-name cut">
-        <Link href={addresses.vm(vm.name)} tabIndex={-1} className="vm-name">
+        <a href={addresses.vm(vm.name)} tabIndex={-1} className="vm-name">
           {vm.name}
-        </Link>
+        </a>
         {vm.template === true ? <span className="tag">template</span> : null}
       </span>
       <span role="gridcell" className="vm-cell-power cut">

@@ -1,0 +1,151 @@
+// Debian's Chromium, and what no page of it may do.
+import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { extname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { chromium } from "playwright-core";
+
+const CHROMIUM = "/usr/bin/chromium";
+// prettier-ignore
+const FLAGS = [
+  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+  "--disable-background-networking", "--disable-component-update", "--disable-sync",
+];
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const DIST = fileURLToPath(new URL("../dist", import.meta.url));
+const TYPES = {
+  ".js": "text/javascript",
+  ".css": "text/css",
+  ".svg": "image/svg+xml",
+  ".txt": "text/plain",
+};
+
+export function launch() {
+  return chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
+}
+
+/** A window on the page, which notes everything that must not happen. */
+export class Window {
+  /** @type {string[]} */
+  faults = [];
+
+  /** @param {import("playwright-core").BrowserContext} context @param {import("./serving.mjs").Serving} serving */
+  constructor(context, serving) {
+    this.context = context;
+    this.serving = serving;
+  }
+
+  /**
+   * @param {import("playwright-core").Browser} browser
+   * @param {import("./serving.mjs").Serving} serving
+   * @param {{ width?: number, height?: number, theme?: "light" | "dark" }} [look]
+   */
+  static async open(browser, serving, { width = 1280, height = 800, theme = "light" } = {}) {
+    const context = await browser.newContext({
+      ignoreHTTPSErrors: true,
+      viewport: { width, height },
+      colorScheme: theme,
+    });
+    const window = new Window(context, serving);
+    if (process.env["STRONGROOM_PAGE"] === "dist") await window.#showDist();
+    return window;
+  }
+
+  /** Another tab of this window. */
+  async tab(address = "/") {
+    const page = await this.context.newPage();
+    page.on("console", (message) => {
+      const { url } = message.location();
+      // Whether somebody is signed in is known from the answer alone.
+      const isQuestion = url.endsWith("/v1/me") && message.text().includes("401");
+      if (["error", "warning"].includes(message.type()) && !isQuestion)
+        this.faults.push(`${message.type()}: ${message.text()} (${url})`);
+    });
+    page.on("pageerror", (error) => this.faults.push(`error: ${error.message}`));
+    page.on("request", (request) => {
+      const { origin, protocol } = new URL(request.url());
+      if (origin !== this.serving.origin && !["data:", "blob:"].includes(protocol))
+        this.faults.push(`foreign request: ${request.url()}`);
+    });
+    page.on("dialog", (dialog) => {
+      this.faults.push(`a script has run: ${dialog.message()}`);
+      void dialog.dismiss();
+    });
+    await page.goto(`${this.serving.origin}${address}`);
+    return page;
+  }
+
+  /** A tab in which somebody is signed in by a token. */
+  async signedIn(address = "/", token = this.serving.token) {
+    const page = await this.tab(address);
+    await signIn(page, token);
+    return page;
+  }
+
+  async close() {
+    await this.context.close();
+  }
+
+  /** Shows web/dist in place of the page that the program was built with, under its headers. */
+  async #showDist() {
+    await this.context.route(`${this.serving.origin}/assets/**`, async (route) => {
+      const file = join(DIST, new URL(route.request().url()).pathname);
+      const type =
+        TYPES[/** @type {keyof typeof TYPES} */ (extname(file))] ?? "application/octet-stream";
+      await (existsSync(file)
+        ? route.fulfill({ path: file, contentType: type })
+        : route.fulfill({ status: 404 }));
+    });
+    await this.context.route(
+      (url) => url.origin === this.serving.origin && !/^\/(v1|assets|openapi)/.test(url.pathname),
+      async (route) => {
+        const answer = await route.fetch();
+        const nonce =
+          /'nonce-([^']+)'/.exec(answer.headers()["content-security-policy"] ?? "")?.[1] ?? "";
+        const body = readFileSync(join(DIST, "index.html"), "utf8").replaceAll(
+          "@STYLE_NONCE@",
+          nonce,
+        );
+        await route.fulfill({ response: answer, body });
+      },
+    );
+  }
+}
+
+/** @param {import("playwright-core").Page | import("playwright-core").Locator} place @param {string} token */
+export async function signIn(place, token) {
+  await place.getByRole("button", { name: "Sign in" }).waitFor();
+  const choice = place.getByLabel("Token", { exact: true });
+  if ((await choice.count()) > 0) await choice.check();
+  await place.getByLabel("Access token").fill(token);
+  await place.getByRole("button", { name: "Sign in" }).click();
+}
+
+/** What axe says against a page, in words. @param {import("playwright-core").Page} page @returns {Promise<string[]>} */
+export async function violations(page) {
+  // The page's policy permits no script but its own; axe comes in from outside of it.
+  const session = await page.context().newCDPSession(page);
+  await session.send("Runtime.evaluate", { expression: AXE });
+  const { result } = await session.send("Runtime.evaluate", {
+    expression:
+      "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => JSON.stringify(violations))",
+    awaitPromise: true,
+    returnByValue: true,
+  });
+  await session.detach();
+  return JSON.parse(result.value).map(
+    (/** @type {any} */ each) =>
+      `${each.id}: ${each.help}; ${each.nodes
+        .map((/** @type {any} */ node) => node.html)
+        .join(" | ")
+        .slice(0, 600)}`,
+  );
+}
+
+/** Keeps a picture where somebody wants them. @param {import("playwright-core").Page} page @param {string} name */
+export async function picture(page, name) {
+  const folder = process.env["STRONGROOM_PICTURES"];
+  if (folder === undefined) return;
+  mkdirSync(folder, { recursive: true });
+  await page.screenshot({ path: join(folder, `${name}.png`) });
+}

@@ -1,0 +1,344 @@
+// The page in Chromium, against a real `strongroom serve`.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { launch, picture, signIn, violations, Window } from "./browser.mjs";
+import { Serving } from "./serving.mjs";
+
+const SOON = { timeout: 30_000 };
+
+/** @type {Serving} */
+let serving;
+/** @type {import("playwright-core").Browser} */
+let browser;
+
+before(async () => {
+  serving = await Serving.start();
+  browser = await launch();
+  const small = { memory_bytes: 64 * 1024 ** 2, disks: [{ size_bytes: 8 * 1024 ** 2 }], nics: [] };
+  for (const name of ["alpha", "beta", "gamma"])
+    await serving.does("POST", "/v1/vms", { ...small, name });
+  await serving.does("POST", "/v1/vms", {
+    ...small,
+    name: "plain",
+    encryption: { encrypted: false },
+  });
+  for (const name of ["first", "second"])
+    await serving.does("POST", "/v1/vms/alpha/snapshots", { name });
+  await serving.does("POST", "/v1/vms/alpha/start");
+});
+
+after(async () => {
+  await browser?.close();
+  await serving?.remove();
+});
+
+/** @param {string} name @param {(window: Window) => Promise<void>} body @param {Parameters<typeof Window.open>[2]} [look] */
+function inWindow(name, body, look) {
+  test(name, async () => {
+    const window = await Window.open(browser, serving, look);
+    try {
+      await body(window);
+      assert.deepEqual(window.faults, []);
+    } finally {
+      await window.close();
+    }
+  });
+}
+
+const SCREENS = {
+  overview: "/",
+  vms: "/vms",
+  "vms-filtered": "/vms?q=a&power=stopped",
+  "vms-none": "/vms?q=nothing-has-this",
+  create: "/vms/new",
+  vm: "/vms/alpha",
+  "vm-disks": "/vms/alpha/disks",
+  "vm-snapshots": "/vms/alpha/snapshots",
+  "vm-keys": "/vms/alpha/keys",
+  "vm-performance": "/vms/alpha/performance",
+  "vm-activity": "/vms/alpha/activity",
+  "vm-clear": "/vms/plain/keys",
+  tasks: "/tasks",
+  alarms: "/alarms",
+  events: "/events",
+  about: "/about",
+  nowhere: "/nothing-is-here",
+};
+
+for (const theme of /** @type {const} */ (["light", "dark"])) {
+  for (const width of [390, 1280, 1920]) {
+    inWindow(
+      `every screen is accessible and fits: ${theme}, ${width} px`,
+      async (window) => {
+        const page = await window.tab();
+        await page.getByRole("heading", { name: "Sign in" }).waitFor();
+        assert.deepEqual(await violations(page), []);
+        await picture(page, `sign-in-${theme}-${width}`);
+        await signIn(page, serving.token);
+        const found = [];
+        for (const [name, address] of Object.entries(SCREENS)) {
+          await page.goto(`${serving.origin}${address}`);
+          await page.getByRole("heading", { level: 1 }).waitFor();
+          await page.waitForFunction(() => document.querySelector(".waiting") === null);
+          for (const violation of await violations(page)) found.push(`${address}: ${violation}`);
+          const beyond = await page.evaluate(
+            () => document.documentElement.scrollWidth - innerWidth,
+          );
+          if (beyond > 0) found.push(`${address} is ${beyond} px wider than the window`);
+          await picture(page, `${name}-${theme}-${width}`);
+        }
+        assert.deepEqual(found, []);
+      },
+      { theme, width, height: width < 500 ? 844 : width > 1500 ? 1080 : 800 },
+    );
+  }
+}
+
+inWindow(
+  "who has no session gets no further, and a wrong token is refused with its request",
+  async (window) => {
+    const page = await window.tab("/vms/alpha");
+    await signIn(page, "not-a-token");
+    const alert = page.getByRole("alert");
+    await alert.waitFor();
+    assert.match((await alert.textContent()) ?? "", /request [0-9a-f]{16}/);
+    assert.equal(await page.getByText("alpha").count(), 0);
+    window.faults = window.faults.filter((fault) => !fault.includes("/v1/page-sessions"));
+    await signIn(page, serving.token);
+    await page.getByRole("heading", { name: "alpha" }).waitFor();
+  },
+);
+
+inWindow("no secret is in the address, in storage or within reach of scripts", async (window) => {
+  const page = await window.signedIn();
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  const held = await page.evaluate(() =>
+    JSON.stringify([
+      location.href,
+      document.cookie,
+      { ...localStorage },
+      { ...sessionStorage },
+      document.documentElement.outerHTML,
+    ]),
+  );
+  assert.ok(!held.includes(serving.token));
+  assert.equal(await page.evaluate(() => document.cookie), "");
+  const [cookie] = await window.context.cookies();
+  assert.ok(
+    cookie?.httpOnly && cookie.secure && cookie.sameSite === "Strict",
+    JSON.stringify(cookie),
+  );
+});
+
+inWindow(
+  "a VM is made, started, snapshotted, stopped, reverted, cloned and deleted",
+  async (window) => {
+    const page = await window.signedIn("/vms/new");
+    await page.getByLabel("Name", { exact: true }).fill("made");
+    await page.getByLabel("Memory", { exact: true }).fill("64");
+    await page.getByLabel("Memory: unit").selectOption("MiB");
+    await page.getByLabel("Disk 0", { exact: true }).fill("8");
+    await page.getByLabel("Disk 0: unit").selectOption("MiB");
+    await page.getByLabel("Network").selectOption("");
+    await page.getByText("What this does").click();
+    const line = await page.locator(".code-line code").first().textContent();
+    assert.equal(line, "strongroom vm create made --cpus 2 --memory 64M --disk 8M --net none");
+    await page.getByRole("button", { name: "Create", exact: true }).click();
+    await page.getByRole("heading", { name: "made" }).waitFor(SOON);
+
+    await page.getByRole("button", { name: "Start" }).click(SOON);
+    await page.locator(".screen-line").getByText("Running").waitFor(SOON);
+    await page.getByRole("button", { name: "Snapshot" }).click();
+    await page.getByLabel("Name").fill("before");
+    await page.getByRole("button", { name: "Make the snapshot" }).click();
+    await page.getByRole("link", { name: "Snapshots 1" }).click(SOON);
+    await page.getByText("before", { exact: true }).waitFor();
+
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.getByLabel("Power off at once").check();
+    await page.getByRole("dialog").getByRole("button", { name: "Stop" }).click();
+    await page.locator(".screen-line").getByText("Off").waitFor(SOON);
+
+    await page.getByRole("button", { name: "More for snapshot before" }).click();
+    await page.getByRole("menuitem", { name: "Revert to it" }).click();
+    await page.getByLabel("Is discarded").check();
+    const submit = page.getByRole("dialog").getByRole("button", { name: "Revert" });
+    assert.ok(await submit.isDisabled(), "nothing is discarded without its name");
+    await page.getByLabel("Type made to confirm").fill("made");
+    await submit.click();
+    await page.getByText("Revert made to before").waitFor(SOON);
+    await page.waitForFunction(
+      () => document.querySelector(".note-notice .meter, .note .button") === null,
+    );
+
+    await page.getByRole("button", { name: "More for made" }).click();
+    await page.getByRole("menuitem", { name: "Clone" }).click();
+    await page.getByLabel("Linked").check();
+    await page.getByLabel("Content", { exact: true }).selectOption("before");
+    await page.getByRole("dialog").getByRole("button", { name: "Clone" }).click();
+    await page.goto(`${serving.origin}/vms/made-clone`);
+    await page.getByText("Linked clone of").waitFor(SOON);
+
+    for (const name of ["made-clone", "made"]) {
+      await page.goto(`${serving.origin}/vms/${name}`);
+      await page.getByRole("button", { name: `More for ${name}`, exact: true }).click(SOON);
+      await page.getByRole("menuitem", { name: "Delete" }).click();
+      await page.getByLabel(`Type ${name} to confirm`).fill(name);
+      await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+      await page.getByRole("heading", { name: "VMs" }).waitFor(SOON);
+      await page.getByRole("link", { name, exact: true }).waitFor({ ...SOON, state: "detached" });
+    }
+  },
+);
+
+inWindow("the command that is shown does what the button does", async (window) => {
+  const page = await window.signedIn("/vms/beta");
+  await page.getByRole("button", { name: "Snapshot" }).click(SOON);
+  await page.getByLabel("Name").fill("by-hand");
+  await page.getByText("What this does").click();
+  const line = (await page.locator(".code-line code").first().textContent()) ?? "";
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await serving.runs(line);
+  await page.getByRole("link", { name: "Snapshots 1" }).waitFor(SOON);
+  await serving.does("DELETE", "/v1/vms/beta/snapshots/by-hand");
+  await page.getByRole("link", { name: "Snapshots 0" }).waitFor(SOON);
+});
+
+inWindow("VMs are found, selected and started by keyboard alone", async (window) => {
+  const page = await window.signedIn();
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  await page.keyboard.press("Tab");
+  assert.equal(
+    await page.evaluate(() => document.activeElement?.textContent),
+    "Skip to the content",
+  );
+  await page.keyboard.press("Control+k");
+  await page.keyboard.type("VMs");
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "VMs" }).waitFor();
+  await page.waitForFunction(() => document.activeElement?.textContent === "VMs");
+  const grid = page.getByRole("grid", { name: "VMs" });
+  for (
+    let steps = 0;
+    !(await grid.evaluate((element) => element === document.activeElement));
+    steps += 1
+  ) {
+    assert.ok(steps < 20, "the grid is reached with Tab");
+    await page.keyboard.press("Tab");
+  }
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("Space");
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("Space");
+  await page.getByText("2 VMs selected").waitFor();
+  await page.keyboard.press("Escape");
+  await page.getByText("2 VMs selected").waitFor({ state: "detached" });
+  await page.keyboard.press("Home");
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "alpha" }).waitFor();
+});
+
+inWindow("filters are in the address and outlive a reload", async (window) => {
+  const page = await window.signedIn("/vms");
+  await page.getByLabel("Protection").selectOption("clear");
+  await page.getByRole("link", { name: "alpha" }).waitFor({ state: "detached" });
+  assert.equal(new URL(page.url()).search, "?seal=clear");
+  await page.reload();
+  await page.getByRole("link", { name: "plain" }).waitFor();
+  assert.equal(await page.getByRole("row").count(), 2);
+});
+
+inWindow("tabs share one stream of events, and both show what happens", async (window) => {
+  const one = await window.signedIn("/vms/gamma");
+  await one.locator(".screen-line").getByText("Off").waitFor();
+  const other = await window.tab("/vms");
+  await other.getByRole("link", { name: "gamma" }).waitFor();
+  let streams = 0;
+  other.on("request", (request) => {
+    if (request.url().includes("/v1/events/stream")) streams += 1;
+  });
+  await serving.does("POST", "/v1/vms/gamma/start");
+  await one.locator(".screen-line").getByText("Running").waitFor(SOON);
+  await other.getByRole("row", { name: /gamma/ }).getByText("Running").waitFor(SOON);
+  assert.equal(streams, 0, "the second tab reads no stream of its own");
+  await one.close();
+  await serving.does("POST", "/v1/vms/gamma/stop", { force: true });
+  await other.getByRole("row", { name: /gamma/ }).getByText("Off").waitFor(SOON);
+  assert.equal(streams, 1, "it goes on with one when the first is closed");
+});
+
+inWindow("a session that ends in the middle of a form loses nothing", async (window) => {
+  const page = await window.signedIn("/vms/beta");
+  await page.getByRole("button", { name: "Snapshot" }).click(SOON);
+  await page.getByLabel("Name").fill("kept");
+  await serving.asks("DELETE", "/v1/page-sessions");
+  await page.getByRole("button", { name: "Make the snapshot" }).click();
+  const dialog = page.getByRole("alertdialog", { name: "Your session has ended" });
+  await dialog.getByText("Then repeat: Snapshot kept of beta").waitFor(SOON);
+  assert.equal(await page.getByLabel("Name").inputValue(), "kept");
+  await picture(page, "session-ended");
+  await signIn(dialog, serving.token);
+  await page.getByRole("link", { name: "Snapshots 1" }).waitFor(SOON);
+  window.faults = window.faults.filter((fault) => !fault.includes("401"));
+});
+
+inWindow("a server that is restarted is noticed, and found again", async (window) => {
+  const page = await window.signedIn("/vms/beta");
+  await page.getByText("Live", { exact: true }).waitFor();
+  await serving.end();
+  await page.getByText(/Not up to date since/).waitFor(SOON);
+  await picture(page, "stale");
+  await serving.begin();
+  await serving.does("PATCH", "/v1/vms/beta", { notes: "after the restart" });
+  await page.getByText("Live", { exact: true }).waitFor(SOON);
+  await page.getByText("after the restart").waitFor(SOON);
+  window.faults = window.faults.filter(
+    (fault) =>
+      !/ERR_CONNECTION_REFUSED|ERR_INCOMPLETE|ERR_NETWORK|ERR_EMPTY|ERR_CONNECTION/.test(fault),
+  );
+});
+
+inWindow("a role sees what it may, and is told what it lacks", async (window) => {
+  const made = await serving.asks("POST", "/v1/tokens", {
+    name: "auditor1",
+    role: "auditor",
+    scope: { type: "site" },
+    expires_unix_seconds: Math.floor(Date.now() / 1000) + 3600,
+  });
+  const page = await window.signedIn("/vms", made.token);
+  await page.getByRole("link", { name: "alpha" }).waitFor();
+  assert.equal(await page.getByRole("link", { name: "Create a VM" }).count(), 0);
+  await page.getByRole("link", { name: "alpha" }).click();
+  assert.ok(await page.getByRole("button", { name: "Stop" }).isDisabled());
+  await page.getByRole("button", { name: "More for alpha" }).click();
+  await page.getByText("Your roles lack delete.").waitFor();
+});
+
+inWindow("what others have written stays text", async (window) => {
+  const script = `<img src=x onerror="alert('notes')"><script>alert('notes')</script>`;
+  await serving.does("PATCH", "/v1/vms/beta", { notes: script });
+  const page = await window.signedIn("/vms/beta");
+  await page.getByText(script).waitFor(SOON);
+  await page.goto(
+    `${serving.origin}/vms?q=${encodeURIComponent(script)}&host=${encodeURIComponent(script)}`,
+  );
+  await page.getByText("No VM matches").waitFor(SOON);
+  await page.goto(`${serving.origin}/vms/${encodeURIComponent(script)}`);
+  await page.getByRole("heading", { name: "No such page" }).waitFor(SOON);
+  assert.equal(await page.locator("img[src=x]").count(), 0);
+  window.faults = window.faults.filter(
+    (fault) => !fault.includes("(https") || !fault.includes("/v1/vms/%3C"),
+  );
+});
+
+inWindow("who signs out is out, in every tab", async (window) => {
+  const page = await window.signedIn();
+  const other = await window.tab("/vms");
+  await other.getByRole("link", { name: "alpha" }).waitFor();
+  await page.getByRole("button", { name: /Account of/ }).click();
+  await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
+  await page.getByRole("heading", { name: "Sign in" }).waitFor(SOON);
+  await other.getByRole("heading", { name: "Sign in" }).waitFor(SOON);
+  assert.deepEqual(await window.context.cookies(), []);
+  window.faults = window.faults.filter((fault) => !fault.includes("401"));
+});
