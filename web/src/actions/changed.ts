@@ -31,12 +31,18 @@ export function objectsChangedBy(operation: OperationId): readonly string[] {
   return TOGETHER.find((objects) => objects.some((object) => isOf(operation, object))) ?? [];
 }
 
-/** Asks again for what a request has changed, without waiting for an event about it. */
+/** Whether an answer, named by its operation, is to be asked for again after a request. */
+export function isChangedBy(answer: string, operation: OperationId): boolean {
+  // What is gone is not asked for: its screen is about to close.
+  if (/_(delete|remove)$/.test(operation) && answer.endsWith("_show")) return false;
+  return objectsChangedBy(operation).some((object) => isOf(answer, object));
+}
+
+/** Asks again for what requests have changed, without waiting for events about it. */
 export function askAgain(cache: QueryClient, operations: readonly OperationId[]): void {
-  const objects = new Set(operations.flatMap(objectsChangedBy));
   void cache.invalidateQueries({
     predicate: ({ queryKey }) =>
-      [...objects].some((object) => isOf(String(queryKey[0]), object)) ||
-      queryKey[0] === "task_list",
+      queryKey[0] === "task_list" ||
+      operations.some((operation) => isChangedBy(String(queryKey[0]), operation)),
   });
 }

@@ -84,7 +84,7 @@ function Credentials() {
       isUnseen: true,
       cell: (credential) => (
         <Menu
-          label={`What can be done with ${credential.name}`}
+          label={`Actions for ${credential.name}`}
           icon="more"
           look="quiet"
           choices={[

@@ -84,7 +84,7 @@ function FolderPanel({ folder }: { folder: Folder }) {
       title={folder.name}
       aside={
         <Menu
-          label={`What can be done with ${folder.name}`}
+          label={`Actions for ${folder.name}`}
           icon="more"
           look="quiet"
           choices={[

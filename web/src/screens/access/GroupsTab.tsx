@@ -54,7 +54,7 @@ function Providers() {
       isUnseen: true,
       cell: (provider) => (
         <Menu
-          label={`What can be done with ${provider.name}`}
+          label={`Actions for ${provider.name}`}
           icon="more"
           look="quiet"
           choices={[

@@ -64,7 +64,7 @@ function RolePanel({ role, secret }: { role: Role; secret: ReadonlySet<Privilege
           <span className="soft small">every site has it</span>
         ) : (
           <Menu
-            label={`What can be done with ${name}`}
+            label={`Actions for ${name}`}
             icon="more"
             look="quiet"
             choices={[

@@ -66,7 +66,7 @@ export function TokensTab() {
       isUnseen: true,
       cell: (token) => (
         <Menu
-          label={`What can be done with ${token.name}`}
+          label={`Actions for ${token.name}`}
           icon="more"
           look="quiet"
           choices={[

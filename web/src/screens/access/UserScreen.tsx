@@ -111,7 +111,7 @@ function UserActions({ user: { name } }: { user: Schemas["User"] }) {
   return (
     <>
       <Menu
-        label={`What can be done with ${name}`}
+        label={`Actions for ${name}`}
         choices={[
           may("user_password", {
             id: "password",

@@ -203,7 +203,7 @@ function DatastoreActions({ store }: { store: Datastore }) {
   return (
     <>
       <Menu
-        label={`What can be done with ${store.name}`}
+        label={`Actions for ${store.name}`}
         choices={[
           may("datastore_scan", {
             id: "scan",

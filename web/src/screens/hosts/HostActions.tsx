@@ -67,7 +67,7 @@ export function HostActions({ host, vms }: Props) {
   ];
   return (
     <>
-      <Menu label={`What can be done with ${host.name}`} choices={choices}>
+      <Menu label={`Actions for ${host.name}`} choices={choices}>
         Actions
       </Menu>
       {asked === "evacuate" ? <EvacuateDialog host={host} vms={vms} onClose={close} /> : null}

@@ -142,7 +142,7 @@ function NetworkActions({ network }: { network: Network }) {
   return (
     <>
       <Menu
-        label={`What can be done with ${network.name}`}
+        label={`Actions for ${network.name}`}
         choices={[
           may("network_delete", {
             id: "delete",

@@ -147,7 +147,7 @@ function GroupActions({ group }: { group: Group }) {
   return (
     <>
       <Menu
-        label={`What can be done with ${group.name}`}
+        label={`Actions for ${group.name}`}
         choices={[
           may("placement_group_delete", {
             id: "delete",

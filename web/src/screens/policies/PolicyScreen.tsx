@@ -181,7 +181,7 @@ function PolicyActions({ policy }: { policy: Policy }) {
   return (
     <>
       <Menu
-        label={`What can be done with ${policy.name}`}
+        label={`Actions for ${policy.name}`}
         choices={[
           may("policy_set", {
             id: "change",

@@ -105,7 +105,7 @@ function Found() {
       isUnseen: true,
       cell: ({ name }) => (
         <Menu
-          label={`What can be done with ${name}`}
+          label={`Actions for ${name}`}
           icon="more"
           look="quiet"
           choices={[
