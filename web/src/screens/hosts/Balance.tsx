@@ -6,6 +6,7 @@ import { useAsk } from "../../api/ask";
 import type { Schemas } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { bytes, plural } from "../../lib/units";
+import { Needs } from "../../session/Needs";
 import { useTitle } from "../../shell/useTitle";
 import { MayButton } from "../../ui/MayButton";
 import { Meter } from "../../ui/Meter";
@@ -15,6 +16,14 @@ import { Table, type Column } from "../../ui/Table";
 
 export default function Balance() {
   useTitle("Balance");
+  return (
+    <Needs operation="balance_show">
+      <Plan />
+    </Needs>
+  );
+}
+
+function Plan() {
   const { data, error, isPending, refetch } = useAsk("balance_show", {}, { everyMs: 15_000 });
   const [isAsked, ask] = useState(false);
   const plan = data?.plan;

@@ -4,6 +4,7 @@ import type { Schemas } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { useEstate } from "../../live/useLive";
 import { bytes, count, moment, plural } from "../../lib/units";
+import { Needs } from "../../session/Needs";
 import { Nowhere } from "../../shell/Nowhere";
 import { useTitle } from "../../shell/useTitle";
 import { Meter } from "../../ui/Meter";
@@ -27,6 +28,14 @@ const VMS_SHOWN = 50;
 
 export default function HostScreen() {
   const { host: name = "" } = useParams<{ host: string }>();
+  return (
+    <Needs operation="host_show">
+      <Found name={name} />
+    </Needs>
+  );
+}
+
+function Found({ name }: { name: string }) {
   const asked = useAsk("host_show", { path: { host: name } }, { everyMs: EVERY_MS });
   const host = asked.data;
   useTitle(host?.name ?? name);

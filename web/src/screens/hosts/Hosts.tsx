@@ -4,6 +4,7 @@ import { useAsk } from "../../api/ask";
 import type { Schemas } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { bytes, count, plural } from "../../lib/units";
+import { Needs } from "../../session/Needs";
 import { useTitle } from "../../shell/useTitle";
 import { ButtonLink } from "../../ui/Button";
 import { Listed } from "../../ui/Listed";
@@ -18,6 +19,14 @@ import { JoinDialog } from "./JoinDialog";
 
 export default function Hosts() {
   useTitle("Hosts");
+  return (
+    <Needs operation="host_list">
+      <Found />
+    </Needs>
+  );
+}
+
+function Found() {
   const asked = useAsk("host_list", { query: { limit: 1000 } }, { everyMs: 10_000 });
   const [isJoining, join] = useState(false);
   const total = asked.data?.total ?? 0;
