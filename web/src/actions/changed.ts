@@ -34,7 +34,7 @@ export function objectsChangedBy(operation: OperationId): readonly string[] {
 /** Whether an answer, named by its operation, is to be asked for again after a request. */
 export function isChangedBy(answer: string, operation: OperationId): boolean {
   // What is gone is not asked for: its screen is about to close.
-  if (/_(delete|remove)$/.test(operation) && answer.endsWith("_show")) return false;
+  if (/_(delete|remove)$/.test(operation) && /_(show|scan)$/.test(answer)) return false;
   return objectsChangedBy(operation).some((object) => isOf(answer, object));
 }
 
