@@ -117,9 +117,9 @@ function Credentials() {
       {open.map((credential) => (
         <Note key={credential.id} tone="bad" title={`${credential.name} was used`}>
           <p>
-            {credential.last_use?.reason}. Find out what was done (access log, by{" "}
-            <code>emergency:{credential.name}</code>), and acknowledge it; the alarm is raised until
-            then.
+            The reason that was given: {credential.last_use?.reason}. Find out what was done (access
+            log, by <code>emergency:{credential.name}</code>), and acknowledge it; the alarm is
+            raised until then.
           </p>
         </Note>
       ))}
