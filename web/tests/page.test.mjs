@@ -100,6 +100,8 @@ for (const theme of /** @type {const} */ (["light", "dark"])) {
         assert.deepEqual(await violations(page), []);
         await picture(page, `sign-in-${theme}-${width}`);
         await signIn(page, serving.token);
+        // A page that is left before its answer has no session, and every screen is the sign-in.
+        await page.getByRole("heading", { name: "Overview" }).waitFor();
         const found = [];
         for (const [name, address] of Object.entries(SCREENS)) {
           await page.goto(`${serving.origin}${address}`);
