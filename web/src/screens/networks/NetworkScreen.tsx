@@ -1,7 +1,7 @@
 import { useState } from "react";
 import { Link, useLocation, useParams } from "wouter";
 import { ActionDialog } from "../../actions/ActionDialog";
-import { addNetworkHost, deleteNetwork, removeNetworkHost } from "../../actions/network";
+import { addNetworkHost, deleteNetwork, removeNetworkHost } from "../../actions/networks";
 import { useAsk } from "../../api/ask";
 import { limitsOf, textFault } from "../../api/limits";
 import type { Schemas } from "../../api/types";

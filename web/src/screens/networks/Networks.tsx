@@ -1,7 +1,7 @@
 import { useState } from "react";
 import { Link } from "wouter";
 import { ActionDialog } from "../../actions/ActionDialog";
-import { createNetwork } from "../../actions/network";
+import { createNetwork } from "../../actions/networks";
 import { useAsk } from "../../api/ask";
 import { limitsOf, numberFault, textFault } from "../../api/limits";
 import type { Schemas } from "../../api/types";
