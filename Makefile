@@ -178,8 +178,9 @@ kill-vms: ## whatever serves a VM is killed a hundred times at random while its 
 	scripts/install-packages test
 	cargo test -p strongroom-system-tests --features full --test system -- --nocapture vms_killed::
 
-migrations: ## a VM that moves between two machines while it runs, 100 times, and whatever is killed or cut off meanwhile; an hour. MIGRATION_ROUNDS=, STRONGROOM_SEED=
+migrations: ## a VM that moves between two machines while it runs, 100 times each on one datastore, two, and a Ceph cluster, and whatever is killed or cut off meanwhile; an hour. MIGRATION_ROUNDS=, STRONGROOM_SEED=
 	scripts/install-packages test
+	scripts/ceph-programs >/dev/null
 	MIGRATION_ROUNDS=$(or $(MIGRATION_ROUNDS),100) cargo test -p strongroom-system-tests --test system -- --ignored --nocapture live_migration:: evacuations::
 
 snapshot-groups: ## 1,000 snapshots of 16 disks of two VMs under numbered writes, with kills and leases that run out; an hour. GROUP_ROUNDS=, GROUP_SEED=

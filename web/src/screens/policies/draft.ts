@@ -33,6 +33,8 @@ export interface Draft {
   bandwidth: Size;
   bandwidthBurst: Size;
   snapshots: readonly SnapshotDraft[];
+  /** Rules that the form does not show, such as those of a newer server: a change keeps them. */
+  kept: object;
 }
 
 export const noRules: Draft = {
@@ -52,7 +54,25 @@ export const noRules: Draft = {
   bandwidth: noSize,
   bandwidthBurst: noSize,
   snapshots: [],
+  kept: {},
 };
+
+/** The rules that the form shows. */
+const SHOWN: readonly string[] = [
+  "encryption_required",
+  "key_provider",
+  "integrity_required",
+  "tpm_required",
+  "thick_required",
+  "crypto_safe_hosts",
+  "losses_survived",
+  "disk_latency_p99_ms",
+  "migration",
+  "restart",
+  "processor",
+  "disk_limits",
+  "snapshots",
+] satisfies (keyof Rules)[];
 
 export const TIME_UNITS = [
   { value: "60", label: "minutes" },
@@ -91,6 +111,7 @@ export function draftOf(rules: Rules): Draft {
     bandwidth: size(bandwidth?.bytes_per_second),
     bandwidthBurst: size(bandwidth?.burst_bytes),
     snapshots: (rules.snapshots ?? []).map(snapshotDraft),
+    kept: Object.fromEntries(Object.entries(rules).filter(([rule]) => !SHOWN.includes(rule))),
   };
 }
 
@@ -130,6 +151,7 @@ export function rulesOf(draft: Draft): Rules {
   const limits = limitsOfDisks(draft);
   const [losses, latency] = [numberOf(draft.losses), numberOf(draft.latency)];
   return {
+    ...draft.kept,
     ...(draft.isEncrypted ? { encryption_required: true } : {}),
     ...(draft.provider === "" ? {} : { key_provider: draft.provider }),
     ...(draft.hasTags ? { integrity_required: true } : {}),

@@ -49,6 +49,11 @@ test("a draft keeps what it does not show", () => {
   expect(rulesOf(noRules)).toEqual({});
 });
 
+test("a change keeps rules that the page does not know", () => {
+  const rules = { encryption_required: true, rule_of_a_newer_server: "deny" };
+  expect(rulesOf(draftOf(rules))).toEqual(rules);
+});
+
 test("a draft is held to the limits of the document", () => {
   const faults = faultsOf({
     ...noRules,
