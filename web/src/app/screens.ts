@@ -70,7 +70,7 @@ export const NAVIGATION: readonly Section[] = [
     ],
   },
   {
-    label: "Protection",
+    label: "Security",
     entries: [
       { label: "Keys", to: addresses.keys, icon: "key" },
       { label: "Policies", to: addresses.policies, icon: "policy" },
