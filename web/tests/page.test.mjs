@@ -63,6 +63,31 @@ const SCREENS = {
   "vm-performance": "/vms/alpha/performance",
   "vm-activity": "/vms/alpha/activity",
   "vm-clear": "/vms/plain/keys",
+  hosts: "/hosts",
+  balance: "/balance",
+  datastores: "/datastores",
+  datastore: "/datastores/vms",
+  "datastore-contents": "/datastores/vms/contents",
+  networks: "/networks",
+  "placement-groups": "/placement-groups",
+  keys: "/keys",
+  "keys-of-vms": "/keys/vms",
+  policies: "/policies",
+  "policy-new": "/new-policy",
+  access: "/access",
+  "access-providers": "/access/providers",
+  "access-roles": "/access/roles",
+  "access-tokens": "/access/tokens",
+  "access-sessions": "/access/sessions",
+  "access-folders": "/access/folders",
+  "access-emergency": "/access/emergency",
+  "access-review": "/access/review",
+  "access-explain": "/access/explain",
+  audit: "/audit",
+  integrity: "/audit/integrity",
+  recipients: "/recipients",
+  backups: "/backups",
+  settings: "/settings",
   tasks: "/tasks",
   alarms: "/alarms",
   events: "/events",
@@ -80,6 +105,8 @@ for (const theme of /** @type {const} */ (["light", "dark"])) {
         assert.deepEqual(await violations(page), []);
         await picture(page, `sign-in-${theme}-${width}`);
         await signIn(page, serving.token);
+        // A page that is left before its answer has no session, and every screen is the sign-in.
+        await page.getByRole("heading", { name: "Overview" }).waitFor();
         const found = [];
         for (const [name, address] of Object.entries(SCREENS)) {
           await page.goto(`${serving.origin}${address}`);

@@ -1,9 +1,11 @@
+import { useQueryClient } from "@tanstack/react-query";
 import { useRef, useState, type SyntheticEvent, type ReactNode } from "react";
 import { Button } from "../ui/Button";
 import { Dialog } from "../ui/Dialog";
 import { TextField } from "../ui/Field";
 import { Note, ProblemNote } from "../ui/Notes";
 import type { Action } from "./action";
+import { askAgain } from "./changed";
 import { report, sendAll, type Outcome } from "./run";
 import { WhatThisDoes } from "./WhatThisDoes";
 
@@ -20,6 +22,8 @@ interface Props {
   /** The name to type before something is destroyed. */
   confirm?: string;
   size?: "narrow" | "wide";
+  /** Whether `onDone` decides what comes next, instead of the end of the dialog. */
+  staysOpen?: boolean;
 }
 
 /** A form whose result are actions; it shows the commands that do the same. */
@@ -33,7 +37,9 @@ export function ActionDialog({
   loses,
   confirm,
   size = "narrow",
+  staysOpen = false,
 }: Props) {
+  const cache = useQueryClient();
   const [typed, setTyped] = useState("");
   const [isBusy, setBusy] = useState(false);
   const [failed, setFailed] = useState<readonly Outcome[]>([]);
@@ -57,8 +63,12 @@ export function ActionDialog({
     done.slice(0, 3).forEach(report);
     const refused = outcomes.filter(({ problem }) => problem !== undefined);
     setFailed(refused);
+    askAgain(
+      cache,
+      done.map(({ action }) => action.operation),
+    );
     if (done.length > 0) onDone?.(done);
-    if (refused.length === 0) onClose();
+    if (refused.length === 0 && !staysOpen) onClose();
   };
 
   return (

@@ -10,6 +10,8 @@ export interface Action {
   /** The words of the command line after `strongroom`. */
   readonly command: readonly string[];
   readonly send: (key: string) => Promise<unknown>;
+  /** The fields of its body that are never shown. */
+  readonly secrets?: readonly string[];
 }
 
 export function action<Id extends OperationId>(
@@ -17,8 +19,10 @@ export function action<Id extends OperationId>(
   operation: Id,
   request: RequestOf<Id>,
   command: readonly (string | false | undefined)[],
+  secrets: readonly string[] = [],
 ): Action {
   return {
+    ...(secrets.length === 0 ? {} : { secrets }),
     label,
     operation,
     request: request as PlainRequest,
@@ -45,9 +49,16 @@ export function commandLine({ command }: Pick<Action, "command">): string {
   return ["strongroom", ...command].map(quoted).join(" ");
 }
 
+/** A body as JSON in which the secret fields have dots for their values. */
+function withoutSecrets(body: unknown, secrets: readonly string[]): string {
+  const hidden = (field: string, value: unknown) =>
+    secrets.includes(field) && typeof value === "string" ? "..." : value;
+  return JSON.stringify(body, hidden);
+}
+
 /** The request as curl sends it; the token comes from a file. */
 export function curlLine(
-  { operation, request }: Pick<Action, "operation" | "request">,
+  { operation, request, secrets = [] }: Pick<Action, "operation" | "request" | "secrets">,
   origin: string,
 ): string {
   const { method, address } = addressOf(operation, request);
@@ -58,7 +69,7 @@ export function curlLine(
       "-H",
       quoted("Content-Type: application/json"),
       "-d",
-      quoted(JSON.stringify(request.body)),
+      quoted(withoutSecrets(request.body, secrets)),
     );
   }
   return [...words, quoted(`${origin}${address}`)].join(" ");

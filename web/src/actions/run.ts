@@ -3,6 +3,7 @@ import { useCallback } from "react";
 import { asProblem, type Problem } from "../api/problem";
 import { addresses } from "../app/addresses";
 import { say } from "../ui/toasts";
+import { askAgain } from "./changed";
 import { commandLine, taskOf, type Action } from "./action";
 
 export interface Outcome {
@@ -64,7 +65,10 @@ export function useRun(): (actions: readonly Action[]) => Promise<readonly Outco
           text: `${failed.length} of ${outcomes.length} were refused`,
           ...(failed[0].problem === undefined ? {} : { problem: failed[0].problem }),
         });
-      void cache.invalidateQueries({ queryKey: ["task_list"] });
+      askAgain(
+        cache,
+        actions.map(({ operation }) => operation),
+      );
       return outcomes;
     },
     [cache],

@@ -6,6 +6,28 @@ export const addresses = {
   vms: "/vms",
   newVm: "/vms/new",
   vm: (vm: string, tab = "") => `/vms/${part(vm)}${tab === "" ? "" : `/${tab}`}`,
+  hosts: "/hosts",
+  host: (host: string) => `/hosts/${part(host)}`,
+  balance: "/balance",
+  datastores: "/datastores",
+  datastore: (datastore: string, tab = "") =>
+    `/datastores/${part(datastore)}${tab === "" ? "" : `/${tab}`}`,
+  networks: "/networks",
+  network: (network: string) => `/networks/${part(network)}`,
+  placementGroups: "/placement-groups",
+  placementGroup: (group: string) => `/placement-groups/${part(group)}`,
+  keys: "/keys",
+  keysOfVms: "/keys/vms",
+  policies: "/policies",
+  newPolicy: "/new-policy",
+  policy: (policy: string, tab = "") => `/policies/${part(policy)}${tab === "" ? "" : `/${tab}`}`,
+  access: (tab = "") => (tab === "" ? "/access" : `/access/${tab}`),
+  user: (user: string) => `/access/users/${part(user)}`,
+  audit: "/audit",
+  integrity: "/audit/integrity",
+  recipients: "/recipients",
+  backups: "/backups",
+  settings: "/settings",
   tasks: "/tasks",
   task: (task: string) => `/tasks/${part(task)}`,
   alarms: "/alarms",
@@ -21,5 +43,24 @@ export function addressOfObject({
   kind: string;
   name: string;
 }): string | undefined {
-  return kind === "vm" ? addresses.vm(name) : undefined;
+  switch (kind) {
+    case "vm":
+      return addresses.vm(name);
+    case "host":
+      return addresses.host(name);
+    case "datastore":
+      return addresses.datastore(name);
+    case "key_provider":
+      return addresses.keys;
+    case "recipient":
+      return addresses.recipients;
+    case "placement_group":
+      return addresses.placementGroup(name);
+    case "policy":
+      return addresses.policy(name);
+    case "network":
+      return addresses.network(name);
+    default:
+      return undefined;
+  }
 }

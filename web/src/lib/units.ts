@@ -71,14 +71,24 @@ export function latency(nanoseconds: number): string {
   return `${value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1)} ${unit}`;
 }
 
-const dateAndTime = new Intl.DateTimeFormat("en-GB", {
-  year: "numeric",
-  month: "short",
-  day: "numeric",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-});
+function dateAndTimeIn(zone: string | undefined): Intl.DateTimeFormat {
+  return new Intl.DateTimeFormat("en-GB", {
+    year: "numeric",
+    month: "short",
+    day: "numeric",
+    hour: "2-digit",
+    minute: "2-digit",
+    second: "2-digit",
+    ...(zone === undefined ? {} : { timeZone: zone, timeZoneName: "short" }),
+  });
+}
+
+let dateAndTime = dateAndTimeIn(undefined);
+
+/** Shows moments in a time zone from now on; in that of the machine without one. */
+export function showTimesIn(zone: string | undefined): void {
+  dateAndTime = dateAndTimeIn(zone);
+}
 
 export function moment(unixMs: number): string {
   return dateAndTime.format(unixMs);

@@ -10,6 +10,12 @@ export function capital(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+/** A text of a form that may be left empty. */
+export function optional(text: string): string | undefined {
+  const trimmed = text.trim();
+  return trimmed === "" ? undefined : trimmed;
+}
+
 /** Words that begin a sentence of the API and are the name of nothing. */
 const PLAIN =
   /^(the|a|an|no|it|its|this|that|all|some|there|was|is|send|sign|start|stop|try|give|use)\b/;

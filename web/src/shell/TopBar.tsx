@@ -73,6 +73,12 @@ function Account() {
       icon="people"
       look="quiet"
       choices={[
+        {
+          id: "settings",
+          label: "Settings",
+          icon: "settings",
+          choose: () => go(addresses.settings),
+        },
         { id: "about", label: "About", icon: "info", choose: () => go(addresses.about) },
         { id: "out", label: "Sign out", icon: "out", choose: () => leave(signOut) },
         {

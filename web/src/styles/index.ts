@@ -4,5 +4,6 @@ import "./controls.css";
 import "./layers.css";
 import "./parts.css";
 import "./shell.css";
+import "./site.css";
 import "./vms.css";
 import "./vm.css";

@@ -1,4 +1,4 @@
-/* The choice of a theme is all that the page keeps in the browser. */
+/* The choice of a theme; what else the page keeps in the browser is in preferences.ts. */
 /* eslint-disable no-restricted-globals */
 import { Store } from "../lib/store";
 

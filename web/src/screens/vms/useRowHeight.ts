@@ -1,8 +1,11 @@
 import { useSyncExternalStore } from "react";
+import { useStore } from "../../lib/store";
+import { density } from "../../ui/preferences";
 
 /** As in vms.css: a row has two lines on a phone. */
 const PHONE = matchMedia("(max-width: 640px)");
 const ROW = 40;
+const ROW_COMPACT = 32;
 const ROW_ON_PHONE = 64;
 
 function subscribe(listener: () => void): () => void {
@@ -11,5 +14,6 @@ function subscribe(listener: () => void): () => void {
 }
 
 export function useRowHeight(): number {
-  return useSyncExternalStore(subscribe, () => (PHONE.matches ? ROW_ON_PHONE : ROW));
+  const row = useStore(density) === "compact" ? ROW_COMPACT : ROW;
+  return useSyncExternalStore(subscribe, () => (PHONE.matches ? ROW_ON_PHONE : row));
 }

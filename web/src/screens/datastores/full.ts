@@ -1,0 +1,2 @@
+/** The alarm `datastore_full` is raised there. */
+export const FULL_FROM = 0.95;

@@ -1,0 +1,90 @@
+import { useState } from "react";
+import { ActionDialog } from "../../actions/ActionDialog";
+import { daysInSeconds, minutesOf, setCryptoperiod } from "../../actions/cryptoperiod";
+import { limitsOf, numberFault } from "../../api/limits";
+import type { VmSummary } from "../../api/types";
+import { duration } from "../../lib/units";
+import { RadioField, TextField } from "../../ui/Field";
+import { named } from "../vm/dialogs/naming";
+
+/** Sets how long the data keys of VMs are used. */
+export function CryptoperiodDialog({
+  vms,
+  onClose,
+}: {
+  vms: readonly VmSummary[];
+  onClose: () => void;
+}) {
+  const [kind, setKind] = useState("period");
+  const [days, setDays] = useState("90");
+  const [from, setFrom] = useState("");
+  const [to, setTo] = useState("");
+  const everyS = daysInSeconds(/^[0-9]+$/.test(days) ? Number(days) : NaN);
+  const daysFault = numberFault(limitsOf("Cryptoperiod", "every_s"), everyS, duration);
+  const [fromMinutes, toMinutes] = [minutesOf(from), minutesOf(to)];
+  const hasWindow = from !== "" || to !== "";
+  const windowFault =
+    hasWindow && (fromMinutes === undefined || toMinutes === undefined)
+      ? "Both as hours and minutes, as in 01:30."
+      : undefined;
+  const period = {
+    every_s: everyS,
+    ...(fromMinutes === undefined || toMinutes === undefined
+      ? {}
+      : { window: { from_minutes: fromMinutes, to_minutes: toMinutes } }),
+  };
+  const isReady = kind === "never" || (daysFault === undefined && windowFault === undefined);
+  return (
+    <ActionDialog
+      title={`Renewal of the data keys of ${named(vms)}`}
+      submit="Set"
+      actions={
+        isReady ? vms.map((vm) => setCryptoperiod(vm, kind === "never" ? undefined : period)) : []
+      }
+      onClose={onClose}
+    >
+      <RadioField
+        label="Renewed"
+        value={kind}
+        onChange={setKind}
+        options={[
+          {
+            value: "period",
+            label: "By itself",
+            hint: "All data is rewritten under new keys, while the VM runs or is off.",
+          },
+          { value: "never", label: "On request only" },
+        ]}
+      />
+      {kind === "never" ? null : (
+        <>
+          <TextField
+            label="Every, in days"
+            inputMode="numeric"
+            value={days}
+            onChange={setDays}
+            fault={daysFault}
+          />
+          <div className="field-row">
+            <TextField
+              label="Begins after, UTC"
+              placeholder="01:00"
+              value={from}
+              onChange={setFrom}
+              isOptional
+            />
+            <TextField
+              label="And before, UTC"
+              placeholder="05:00"
+              hint="It may pass midnight."
+              value={to}
+              onChange={setTo}
+              fault={windowFault}
+              isOptional
+            />
+          </div>
+        </>
+      )}
+    </ActionDialog>
+  );
+}

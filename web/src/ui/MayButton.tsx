@@ -1,0 +1,31 @@
+import type { ReactNode } from "react";
+import type { OperationId } from "../api/types";
+import { useRefusal } from "../session/useMe";
+import { Button, type Look } from "./Button";
+import type { IconName } from "./Icon";
+
+interface Props {
+  operation: OperationId;
+  onPress: () => void;
+  look?: Look;
+  icon?: IconName;
+  children: ReactNode;
+}
+
+/** A button for what the caller may do; it says why, if it may not. */
+export function MayButton({ operation, onPress, look = "plain", icon, children }: Props) {
+  const why = useRefusal()(operation);
+  return (
+    <span className="may" title={why}>
+      <Button
+        look={look}
+        isDisabled={why !== undefined}
+        onPress={onPress}
+        {...(icon === undefined ? {} : { icon })}
+        {...(why === undefined ? {} : { "aria-description": why })}
+      >
+        {children}
+      </Button>
+    </span>
+  );
+}
