@@ -120,6 +120,12 @@ function Protection({ draft, change }: Part) {
         isChecked={draft.needsSafeHosts}
         onChange={(needsSafeHosts) => change({ needsSafeHosts })}
       />
+      <CheckField
+        label="No consoles and screens in browsers"
+        hint="They pass a process of the control plane's machine in plain text; commands reach them at the host."
+        isChecked={draft.deniesBrowsers}
+        onChange={(deniesBrowsers) => change({ deniesBrowsers })}
+      />
       <SelectField
         label="Key provider"
         value={draft.provider}

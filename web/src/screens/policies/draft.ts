@@ -23,6 +23,7 @@ export interface Draft {
   hasTpm: boolean;
   isThick: boolean;
   needsSafeHosts: boolean;
+  deniesBrowsers: boolean;
   losses: string;
   latency: string;
   migration: string;
@@ -44,6 +45,7 @@ export const noRules: Draft = {
   hasTpm: false,
   isThick: false,
   needsSafeHosts: false,
+  deniesBrowsers: false,
   losses: "",
   latency: "",
   migration: "",
@@ -65,6 +67,7 @@ const SHOWN: readonly string[] = [
   "tpm_required",
   "thick_required",
   "crypto_safe_hosts",
+  "browser_console_denied",
   "losses_survived",
   "disk_latency_p99_ms",
   "migration",
@@ -101,6 +104,7 @@ export function draftOf(rules: Rules): Draft {
     hasTpm: rules.tpm_required === true,
     isThick: rules.thick_required === true,
     needsSafeHosts: rules.crypto_safe_hosts === true,
+    deniesBrowsers: rules.browser_console_denied === true,
     losses: text(rules.losses_survived),
     latency: text(rules.disk_latency_p99_ms),
     migration: rules.migration ?? "",
@@ -158,6 +162,7 @@ export function rulesOf(draft: Draft): Rules {
     ...(draft.hasTpm ? { tpm_required: true } : {}),
     ...(draft.isThick ? { thick_required: true } : {}),
     ...(draft.needsSafeHosts ? { crypto_safe_hosts: true } : {}),
+    ...(draft.deniesBrowsers ? { browser_console_denied: true } : {}),
     ...(losses === undefined ? {} : { losses_survived: losses }),
     ...(latency === undefined ? {} : { disk_latency_p99_ms: latency }),
     ...(draft.migration === "" ? {} : { migration: draft.migration as Schemas["MigrationMode"] }),

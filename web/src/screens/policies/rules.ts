@@ -103,6 +103,13 @@ export function rulesInWords(rules: Rules): readonly Sentence[] {
           ? `The processor is ${processor}.`
           : "Each VM decides on its processor.",
     },
+    {
+      about: "Browsers",
+      says:
+        rules.browser_console_denied === true
+          ? "Consoles and screens are refused to browsers, and reached from the command line alone."
+          : "Consoles and screens are shown in browsers.",
+    },
     { about: "Moves", says: MIGRATION[rules.migration ?? "required"] },
     {
       about: "Space",
