@@ -1,6 +1,6 @@
 /** Keys that a phone has not, or that a browser keeps for itself. */
 export const KEYS = {
-  escape: { label: "Esc", says: "Escape", sends: "\x1b" },
+  escape: { label: "Esc", says: "Esc", sends: "\x1b" },
   tab: { label: "Tab", says: "Tab", sends: "\t" },
   left: { label: "\u2190", says: "Left", sends: "D" },
   up: { label: "\u2191", says: "Up", sends: "A" },

@@ -1,6 +1,26 @@
+import type { Terminal } from "@xterm/xterm";
+
 /** The nonce under which the page's policy permits style elements. */
 function styleNonce(): string {
   return document.querySelector<HTMLMetaElement>("meta[name=style-nonce]")?.content ?? "";
+}
+
+/** What is not public of the terminal, as it is in the version that package-lock.json names. */
+interface Innards {
+  _core?: {
+    _renderService?: { _renderer?: { value?: { _rowFactory?: { _document?: Document } } } };
+  };
+}
+
+/**
+ * Gives the terminal's rows the document that the terminal has. They take the page's own whatever
+ * the terminal was told, and colour letters by style attributes.
+ */
+export function styleRows(terminal: Terminal): void {
+  const rows = (terminal as unknown as Innards)._core?._renderService?._renderer?.value
+    ?._rowFactory;
+  if (rows?._document === undefined) throw new Error("the terminal is made in another way");
+  rows._document = styledDocument();
 }
 
 /**

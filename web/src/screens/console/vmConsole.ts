@@ -13,7 +13,7 @@ import { safeLink } from "./links";
 import { linesOf, PASTE_MAX, pasted, pieces } from "./paste";
 import { isReply } from "./replies";
 import { settings } from "./settings";
-import { styledDocument } from "./styledDocument";
+import { styledDocument, styleRows } from "./styledDocument";
 
 /** Lines above the screen that are kept. */
 const SCROLLBACK_LINES = 5_000;
@@ -83,6 +83,7 @@ export class VmConsole {
     terminal.loadAddon(search);
     terminal.loadAddon(new WebLinksAddon((_, text) => this.#askForLink(text)));
     terminal.open(place);
+    styleRows(terminal);
     terminal.onData((text) => this.#said(text));
     terminal.onBinary((text) => this.#sendBytes(Uint8Array.from(text, (one) => one.charCodeAt(0))));
     terminal.attachCustomKeyEventHandler((event) => this.#takesKey(event));
