@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
-import { launch, picture, violations, Window } from "./browser.mjs";
+import { launch, picture, signIn, violations, Window } from "./browser.mjs";
 import { HAS_GUEST, makeGuest } from "./guest.mjs";
 import { Serving } from "./serving.mjs";
 
@@ -409,6 +409,19 @@ for (const theme of /** @type {const} */ (["light", "dark"])) {
     );
   }
 }
+
+inWindow("a console ends with the session, and goes on with the next one", async (window) => {
+  const page = await signedIn(window, CONSOLE);
+  await is(page, "Connected");
+  await serving.asks("DELETE", "/v1/page-sessions");
+  const dialog = page.getByRole("alertdialog", { name: "Your session has ended" });
+  await dialog.waitFor(SOON);
+  await page.locator(".guest-bar").getByText("Not connected", { exact: true }).waitFor(SOON);
+  await signIn(dialog, serving.token);
+  await is(page, "Connected");
+  await answers(page, "renewed");
+  window.faults = window.faults.filter((fault) => !fault.includes("401"));
+});
 
 inWindow("a guest that ends, ends its console, and what it said stays", async (window) => {
   const page = await signedIn(window, CONSOLE);

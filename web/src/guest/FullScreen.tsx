@@ -23,15 +23,17 @@ export function FullScreenButton() {
   const isFull = useSyncExternalStore(subscribe, () => document.fullscreenElement !== null);
   // A phone may have none.
   if (!document.fullscreenEnabled) return null;
+  const label = isFull ? "Leave full screen" : "Full screen";
   return (
     <Button
       icon="full"
+      aria-label={label}
       onPress={() => {
         if (isFull) void document.exitFullscreen();
         else void enter().catch(() => undefined);
       }}
     >
-      {isFull ? "Leave full screen" : "Full screen"}
+      <span className="guest-word">{label}</span>
     </Button>
   );
 }

@@ -1,4 +1,5 @@
 import type { Vm } from "../../api/types";
+import { FullScreenButton } from "../../guest/FullScreen";
 import { useStore } from "../../lib/store";
 import { Button } from "../../ui/Button";
 import { Menu } from "../../ui/Menu";
@@ -32,11 +33,15 @@ export function ConsoleBar({ shown, vm }: { shown: VmConsole; vm: Vm }) {
       >
         Paste&hellip;
       </Button>
-      <Button icon="copy" onPress={() => void copy(shown.copied(false), "Copied")}>
-        Copy
+      <Button
+        icon="copy"
+        aria-label="Copy"
+        onPress={() => void copy(shown.copied(false), "Copied")}
+      >
+        <span className="guest-word">Copy</span>
       </Button>
-      <Button icon="search" onPress={() => shown.asked.become({ what: "find" })}>
-        Find
+      <Button icon="search" aria-label="Find" onPress={() => shown.asked.become({ what: "find" })}>
+        <span className="guest-word">Find</span>
       </Button>
       <Button aria-label={"A\u2212, smaller text"} onPress={() => changeFontSize(-1)}>
         A&minus;
@@ -83,6 +88,7 @@ export function ConsoleBar({ shown, vm }: { shown: VmConsole; vm: Vm }) {
           },
         ]}
       />
+      <FullScreenButton />
     </div>
   );
 }

@@ -1,6 +1,5 @@
 import { useEffect, useRef, useState } from "react";
 import type { Vm } from "../../api/types";
-import { FullScreenButton } from "../../guest/FullScreen";
 import { GuestScreen, PlainTextNote } from "../../guest/GuestScreen";
 import { LinkMark, LinkNote } from "../../guest/LinkNote";
 import { useLink } from "../../guest/useLink";
@@ -39,7 +38,6 @@ function ConsolePart({ vm }: { vm: Vm }) {
         <div className="guest-bar" ref={leave}>
           <LinkMark link={shown.link} vm={vm} />
           <ConsoleBar shown={shown} vm={vm} />
-          <FullScreenButton />
         </div>
         <LinkNote link={shown.link} vm={vm} />
         <ReadOnlyNote shown={shown} />
@@ -49,7 +47,7 @@ function ConsolePart({ vm }: { vm: Vm }) {
         </div>
         <KeyRow shown={shown} />
       </section>
-      <p className="small soft">
+      <p className="small soft guest-hint">
         <kbd>Ctrl</kbd> <kbd>]</kbd> leaves the console for the buttons above it. <kbd>Ctrl</kbd>{" "}
         <kbd>Shift</kbd> with <kbd>C</kbd>, <kbd>V</kbd> and <kbd>F</kbd> copies, pastes and finds.
       </p>

@@ -70,15 +70,15 @@ function Display({ vm }: { vm: Vm }) {
             <Button onPress={() => shown.view(!isOnlyViewed)}>
               {isOnlyViewed ? "Type and click" : "View only"}
             </Button>
+            <FullScreenButton />
           </div>
-          <FullScreenButton />
         </div>
         <LinkNote link={shown.link} vm={vm} />
         <div className="guest-place screen-place">
           <div ref={place} className="screen-target" />
         </div>
       </section>
-      <p className="small soft">
+      <p className="small soft guest-hint">
         <kbd>Ctrl</kbd> <kbd>]</kbd> leaves the screen for the buttons above it.
       </p>
       <PlainTextNote command={`strongroom vm screen ${vm.name}`} record="vm.screen_opened" />
