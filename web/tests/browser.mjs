@@ -20,8 +20,17 @@ const TYPES = {
   ".txt": "text/plain",
 };
 
+// A page that a test puts in the place of another counts as one from far away.
+const DIST_FLAGS = [
+  "--disable-features=LocalNetworkAccessChecks,LocalNetworkAccessChecksWebSockets",
+];
+const IS_DIST = process.env["STRONGROOM_PAGE"] === "dist";
+
 export function launch() {
-  return chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
+  return chromium.launch({
+    executablePath: CHROMIUM,
+    args: IS_DIST ? [...FLAGS, ...DIST_FLAGS] : FLAGS,
+  });
 }
 
 /** A window on the page, which notes everything that must not happen. */
@@ -50,7 +59,7 @@ export class Window {
       colorScheme: theme,
     });
     const window = new Window(context, serving);
-    if (process.env["STRONGROOM_PAGE"] === "dist") await window.#showDist();
+    if (IS_DIST) await window.#showDist();
     return window;
   }
 

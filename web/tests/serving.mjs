@@ -47,6 +47,10 @@ export class Serving {
     return join(this.place, "home");
   }
 
+  get pid() {
+    return this.#process?.pid;
+  }
+
   get token() {
     return readFileSync(join(this.home, "control/token"), "utf8").trim();
   }

@@ -107,8 +107,14 @@ function operationsOf() {
   return found;
 }
 
-/** Operations of which the matrix says what they take by a field that each request has. */
-const BY_FIELD = { vm_create: "a new VM or volume" };
+/**
+ * Operations of which the matrix says what they take by a field that each request has, and the
+ * value of it that the page asks for.
+ */
+const BY_FIELD = {
+  vm_create: "a new VM or volume",
+  vm_ticket: "tickets console, console_log, vnc",
+};
 
 /** What each operation takes, from the matrix. */
 function rightsOf() {

@@ -34,6 +34,8 @@ const PATHS = {
   out: "M8 3H3v14h5M12 6l4 4-4 4M16 10H7",
   info: "M10 17.5a7.5 7.5 0 1 0 0-15 7.5 7.5 0 0 0 0 15zM10 9v5M10 6.2h.01",
   folder: "M3 5h5l2 2h7v9H3z",
+  console: "M3 4h14v12H3zM6 8l2.5 2L6 12M10 12.5h4",
+  full: "M3 7V3h4M13 3h4v4M17 13v4h-4M7 17H3v-4",
 } as const;
 
 export type IconName = keyof typeof PATHS;

@@ -6,7 +6,7 @@ import { useRun } from "../../actions/run";
 import { template } from "../../actions/vm";
 import type { Vm } from "../../api/types";
 import { addresses } from "../../app/addresses";
-import { Button } from "../../ui/Button";
+import { Button, ButtonLink } from "../../ui/Button";
 import { Menu, type Choice } from "../../ui/Menu";
 import { powerWord } from "../../ui/Status";
 import { CloneDialog } from "./dialogs/CloneDialog";
@@ -119,6 +119,15 @@ export function VmActions({ vm }: { vm: Vm }) {
       >
         Snapshot&hellip;
       </Button>
+      {why("vm_ticket") === undefined ? (
+        <ButtonLink to={addresses.vm(vm.name, "console")} icon="console">
+          Console
+        </ButtonLink>
+      ) : (
+        <Button icon="console" isDisabled aria-description={why("vm_ticket")}>
+          Console
+        </Button>
+      )}
       <Menu label={`More for ${vm.name}`} choices={choices}>
         More
       </Menu>

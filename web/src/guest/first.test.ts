@@ -1,0 +1,29 @@
+import { describe, expect, it } from "vitest";
+import { Problem } from "../api/problem";
+import { readFirst } from "./first";
+
+describe("the first message", () => {
+  it("says whether a console is written to", () => {
+    expect(readFirst('{"welcome":{"console":{"writer":true}}}')).toEqual({ writer: true });
+    expect(readFirst('{"welcome":{"console":{"writer":false}}}')).toEqual({ writer: false });
+    expect(readFirst('{"welcome":"vnc"}')).toEqual({ writer: true });
+  });
+
+  it("says why there is no connection", () => {
+    const problem = readFirst('{"error":{"code":"x","message":"no","next_step":"wait"}}');
+    expect(problem).toBeInstanceOf(Problem);
+    expect(problem).toMatchObject({ message: "no", nextStep: "wait" });
+  });
+
+  it("is nothing else", () => {
+    for (const message of [
+      new ArrayBuffer(4),
+      "",
+      "null",
+      "{",
+      '{"welcome":{"console":{"writer":1}}}',
+      '{"error":{"message":7}}',
+    ])
+      expect(readFirst(message)).toBeInstanceOf(Problem);
+  });
+});

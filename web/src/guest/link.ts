@@ -1,0 +1,156 @@
+import { call } from "../api/call";
+import { asProblem, Problem } from "../api/problem";
+import type { RequestOf } from "../api/types";
+import { Store } from "../lib/store";
+import { readFirst, type Welcome } from "./first";
+import { pauseBefore, STEADY_MS } from "./retry";
+
+export type Use = NonNullable<RequestOf<"vm_ticket">["body"]>;
+
+export type LinkState =
+  | { is: "closed" }
+  | { is: "connecting" }
+  | { is: "open"; writer: boolean }
+  /** It is tried again at a moment; the problem says what was in the way. */
+  | { is: "lost"; problem: Problem; untilMs: number }
+  /** It is tried again when somebody asks for it. */
+  | { is: "refused"; problem: Problem };
+
+/** Who takes the bytes of a connection. */
+export interface Taker {
+  /** Sets what the socket calls, before it returns: the next message is the guest's. */
+  opened: (socket: WebSocket, welcome: Welcome) => void;
+  ended: () => void;
+}
+
+/** The protocol of the page's WebSocket; the ticket is named beside it, in no address. */
+const PROTOCOL = "strongroom-guest";
+const TICKET = "strongroom-ticket.";
+/** Longer than a ticket is good for, or a host may take for its welcome. */
+const OPENS_WITHIN_MS = 45_000;
+const ENDED = 1000;
+
+/** Refusals that the next try would meet as well. */
+const FINAL: ReadonlySet<Problem["code"]> = new Set([
+  "forbidden",
+  "not_found",
+  "malformed",
+  "invalid",
+  "conflict",
+  "unauthorized",
+]);
+
+/** A connection to a guest, which is made again when it is lost. */
+export class GuestLink {
+  readonly state = new Store<LinkState>({ is: "closed" });
+  readonly #vm: string;
+  readonly #taker: Taker;
+  #use: Use;
+  #tries = 0;
+  #now: AbortController | undefined;
+
+  constructor(vm: string, use: Use, taker: Taker) {
+    this.#vm = vm;
+    this.#use = use;
+    this.#taker = taker;
+  }
+
+  /** Connects at once, in place of what there is. */
+  connect(use: Use = this.#use): void {
+    this.#use = use;
+    this.#tries = 0;
+    void this.#try();
+  }
+
+  close(): void {
+    this.#stop();
+    this.state.become({ is: "closed" });
+  }
+
+  #stop(): void {
+    this.#now?.abort();
+    this.#now = undefined;
+  }
+
+  async #try(): Promise<void> {
+    this.#stop();
+    const turn = new AbortController();
+    this.#now = turn;
+    this.state.become({ is: "connecting" });
+    try {
+      const { ticket } = await call(
+        "vm_ticket",
+        { path: { vm: this.#vm }, body: this.#use },
+        { signal: turn.signal },
+      );
+      if (!turn.signal.aborted) this.#open(ticket, turn);
+    } catch (error) {
+      if (!turn.signal.aborted) this.#lost(asProblem(error));
+    }
+  }
+
+  #open(ticket: string, turn: AbortController): void {
+    const { signal } = turn;
+    const socket = new WebSocket(`wss://${location.host}/relay`, [PROTOCOL, `${TICKET}${ticket}`]);
+    socket.binaryType = "arraybuffer";
+    let openedMs: number | undefined;
+    let refusal: Problem | undefined;
+    const timer = setTimeout(() => socket.close(), OPENS_WITHIN_MS);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      socket.close();
+      if (openedMs !== undefined) this.#taker.ended();
+    });
+    socket.addEventListener(
+      "message",
+      ({ data }: MessageEvent<unknown>) => {
+        clearTimeout(timer);
+        if (signal.aborted) return;
+        const first = readFirst(data);
+        if (first instanceof Problem) {
+          refusal = first;
+          socket.close();
+          return;
+        }
+        openedMs = performance.now();
+        this.#taker.opened(socket, first);
+        this.state.become({ is: "open", writer: first.writer });
+      },
+      { once: true },
+    );
+    socket.addEventListener("close", ({ code }) => {
+      clearTimeout(timer);
+      if (signal.aborted) return;
+      if (openedMs !== undefined) {
+        this.#taker.ended();
+        if (performance.now() - openedMs >= STEADY_MS) this.#tries = 0;
+      }
+      this.#lost(refusal ?? whyItEnded(code, openedMs !== undefined));
+    });
+  }
+
+  #lost(problem: Problem): void {
+    const pauseMs = FINAL.has(problem.code) ? undefined : pauseBefore(this.#tries, Math.random());
+    if (pauseMs === undefined) {
+      this.#stop();
+      this.state.become({ is: "refused", problem });
+      return;
+    }
+    this.#tries += 1;
+    const turn = new AbortController();
+    this.#now = turn;
+    const timer = setTimeout(() => void this.#try(), pauseMs);
+    turn.signal.addEventListener("abort", () => clearTimeout(timer));
+    this.state.become({ is: "lost", problem, untilMs: Date.now() + pauseMs });
+  }
+}
+
+function whyItEnded(code: number, wasOpen: boolean): Problem {
+  if (!wasOpen) {
+    // A browser hides the status of a refusal; the next ticket says what is in the way.
+    return new Problem("unreachable", "the control plane does not open the connection");
+  }
+  return code === ENDED
+    ? new Problem("unavailable", "the guest's side has ended the connection")
+    : new Problem("unreachable", "the connection is lost");
+}

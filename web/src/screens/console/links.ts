@@ -1,0 +1,10 @@
+const LENGTH_MAX = 2_048;
+
+/** An address in a guest's output that may be opened if a person wants it; nothing if it is none. */
+export function safeLink(text: string): URL | undefined {
+  if (text.length > LENGTH_MAX || !URL.canParse(text)) return undefined;
+  const url = new URL(text);
+  const isOfTheWeb = url.protocol === "https:" || url.protocol === "http:";
+  // A name before the host makes one address look like another.
+  return isOfTheWeb && url.username === "" && url.password === "" ? url : undefined;
+}

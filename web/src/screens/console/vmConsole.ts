@@ -1,0 +1,288 @@
+import { FitAddon } from "@xterm/addon-fit";
+import { SearchAddon } from "@xterm/addon-search";
+import { WebLinksAddon } from "@xterm/addon-web-links";
+import { Terminal } from "@xterm/xterm";
+import "@xterm/xterm/css/xterm.css";
+import { GuestLink } from "../../guest/link";
+import { askForConsole, hearOfConsole } from "../../guest/tabs";
+import { Store } from "../../lib/store";
+import { Backlog } from "./backlog";
+import { colours } from "./colours";
+import { sentBy, withControl, type Key } from "./keys";
+import { safeLink } from "./links";
+import { linesOf, PASTE_MAX, pasted, pieces } from "./paste";
+import { isReply } from "./replies";
+import { settings } from "./settings";
+import { styledDocument, styleRows } from "./styledDocument";
+
+/** Lines above the screen that are kept. */
+const SCROLLBACK_LINES = 5_000;
+/** What comes so soon is the guest's former output. */
+const FORMER_MS = 300;
+/** The host learns of a writer that has left a little later than the page. */
+const TAKES_MAX = 4;
+const TAKES_EVERY_MS = 400;
+
+/** What a person is asked about. */
+export type Asked = { what: "paste"; text: string } | { what: "link"; url: URL } | { what: "find" };
+
+export interface Writing {
+  /** Left to another tab of this browser, which has asked for it. */
+  isLeft: boolean;
+  /** Somebody has it who does not leave it. */
+  isKept: boolean;
+}
+
+const CONSOLE = { operation: "console" } as const;
+const CONSOLE_TO_READ = { operation: "console", read_only: true } as const;
+
+/** The console of a VM: a terminal, and the connection to its guest. */
+export class VmConsole {
+  readonly link: GuestLink;
+  readonly asked = new Store<Asked | undefined>(undefined);
+  /** Ctrl is held for the next character. */
+  readonly isControl = new Store(false);
+  readonly writing = new Store<Writing>({ isLeft: false, isKept: false });
+  readonly #vm: string;
+  #terminal: Terminal | undefined;
+  #search: SearchAddon | undefined;
+  #socket: WebSocket | undefined;
+  #isWriter = false;
+  /** Pieces of the guest's former output that the terminal has not read yet. */
+  #former = 0;
+  #takes = 0;
+  #leave: () => void = () => undefined;
+
+  constructor(vm: string) {
+    this.#vm = vm;
+    this.link = new GuestLink(vm, CONSOLE, {
+      opened: (socket, { writer }) => this.#opened(socket, writer),
+      ended: () => this.#ended(),
+    });
+  }
+
+  /** Shows it at a place of the page. Returns how to end that. */
+  attach(place: HTMLElement, leave: () => void): () => void {
+    this.#leave = leave;
+    const terminal = new Terminal({
+      documentOverride: styledDocument(),
+      scrollback: SCROLLBACK_LINES,
+      fontFamily: getComputedStyle(document.documentElement).getPropertyValue("--font-code"),
+      fontSize: settings.state().fontSize,
+      screenReaderMode: settings.state().isRead,
+      theme: colours(),
+      minimumContrastRatio: 4.5,
+      disableStdin: true,
+      // A guest neither moves nor measures the window, and its links are asked about.
+      windowOptions: {},
+      linkHandler: { activate: (_, text) => this.#askForLink(text), allowNonHttpProtocols: false },
+    });
+    const fit = new FitAddon();
+    const search = new SearchAddon();
+    terminal.loadAddon(fit);
+    terminal.loadAddon(search);
+    terminal.loadAddon(new WebLinksAddon((_, text) => this.#askForLink(text)));
+    terminal.open(place);
+    styleRows(terminal);
+    terminal.onData((text) => this.#said(text));
+    terminal.onBinary((text) => this.#sendBytes(Uint8Array.from(text, (one) => one.charCodeAt(0))));
+    terminal.attachCustomKeyEventHandler((event) => this.#takesKey(event));
+    fit.fit();
+    this.#terminal = terminal;
+    this.#search = search;
+
+    const sizes = new ResizeObserver(() => fit.fit());
+    sizes.observe(place);
+    const themes = new MutationObserver(() => (terminal.options.theme = colours()));
+    themes.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    const unset = settings.subscribe(() => {
+      const { fontSize, isRead } = settings.state();
+      terminal.options.fontSize = fontSize;
+      terminal.options.screenReaderMode = isRead;
+      fit.fit();
+    });
+    const taken = (event: ClipboardEvent) => {
+      event.preventDefault();
+      event.stopPropagation();
+      this.paste(event.clipboardData?.getData("text/plain") ?? "");
+    };
+    place.addEventListener("paste", taken, { capture: true });
+    const unhear = hearOfConsole(this.#vm, () => this.#leaveIt());
+    return () => {
+      unhear();
+      place.removeEventListener("paste", taken, { capture: true });
+      unset();
+      themes.disconnect();
+      sizes.disconnect();
+      this.#terminal = undefined;
+      this.#search = undefined;
+      terminal.dispose();
+    };
+  }
+
+  focus(): void {
+    this.#terminal?.focus();
+  }
+
+  /** Becomes the one that writes, if it can be had. */
+  takeOver(): void {
+    this.writing.become({ isLeft: false, isKept: false });
+    void askForConsole(this.#vm).then(() => {
+      this.#takes = TAKES_MAX;
+      this.link.connect(CONSOLE);
+    });
+  }
+
+  press(key: Key): void {
+    this.#send(sentBy(key, this.#terminal?.modes.applicationCursorKeysMode === true));
+    this.focus();
+  }
+
+  holdControl(): void {
+    this.isControl.become(!this.isControl.state());
+    this.focus();
+  }
+
+  /** Types a text as it is. */
+  type(text: string): void {
+    this.#send(text);
+    this.focus();
+  }
+
+  /** Sends a copied text, or asks first if it would run something. */
+  paste(text: string): void {
+    if (!this.#isWriter || text === "") return;
+    if (linesOf(text) > 0 || text.length > PASTE_MAX) this.asked.become({ what: "paste", text });
+    else this.pasteNow(text);
+  }
+
+  pasteNow(text: string): void {
+    const isBracketed = this.#terminal?.modes.bracketedPasteMode === true;
+    this.#send(pasted(text, isBracketed));
+    this.focus();
+  }
+
+  /** What is selected, or else all there is. */
+  copied(isAll: boolean): string {
+    const terminal = this.#terminal;
+    if (terminal === undefined) return "";
+    if (!isAll) return terminal.getSelection();
+    const { active } = terminal.buffer;
+    const lines = Array.from(
+      { length: active.length },
+      (_, line) => active.getLine(line)?.translateToString(true) ?? "",
+    );
+    return `${lines.join("\n").trimEnd()}\n`;
+  }
+
+  /** Finds a text above or below. Returns whether there is one. */
+  find(text: string, isUp: boolean): boolean {
+    const found = isUp ? this.#search?.findPrevious(text) : this.#search?.findNext(text);
+    return found === true;
+  }
+
+  size(): { columns: number; rows: number } {
+    return { columns: this.#terminal?.cols ?? 0, rows: this.#terminal?.rows ?? 0 };
+  }
+
+  /** Brings the terminal to its senses when a program has left it without. */
+  reset(): void {
+    this.#terminal?.reset();
+    this.focus();
+  }
+
+  #opened(socket: WebSocket, isWriter: boolean): void {
+    const terminal = this.#terminal;
+    if (terminal === undefined) return;
+    // The host says the last output again.
+    terminal.reset();
+    terminal.options.disableStdin = !isWriter;
+    this.#socket = socket;
+    this.#isWriter = isWriter;
+    this.#former = 0;
+    const openedMs = performance.now();
+    const backlog = new Backlog((output, done) => terminal.write(output, done));
+    socket.onmessage = ({ data }: MessageEvent<unknown>) => {
+      if (!(data instanceof ArrayBuffer) || this.#socket !== socket) return;
+      backlog.add(new Uint8Array(data));
+      if (performance.now() - openedMs > FORMER_MS) return;
+      this.#former += 1;
+      terminal.write("", () => (this.#former -= 1));
+    };
+    if (isWriter) this.#takes = 0;
+    else this.#takeAgain();
+  }
+
+  #takeAgain(): void {
+    if (this.#takes === 0) return;
+    this.#takes -= 1;
+    if (this.#takes === 0) this.writing.become({ isLeft: false, isKept: true });
+    else setTimeout(() => this.link.connect(CONSOLE), TAKES_EVERY_MS);
+  }
+
+  #ended(): void {
+    this.#socket = undefined;
+    this.#isWriter = false;
+    if (this.#terminal !== undefined) this.#terminal.options.disableStdin = true;
+  }
+
+  #leaveIt(): boolean {
+    if (!this.#isWriter) return false;
+    this.writing.become({ isLeft: true, isKept: false });
+    this.link.connect(CONSOLE_TO_READ);
+    return true;
+  }
+
+  #said(text: string): void {
+    // What a program has asked for long ago would be typed into the one that runs now.
+    if (this.#former > 0 && isReply(text)) return;
+    if (!this.isControl.state()) {
+      this.#send(text);
+      return;
+    }
+    this.isControl.become(false);
+    this.#send(withControl(text) ?? text);
+  }
+
+  #send(text: string): void {
+    for (const piece of pieces(text)) this.#sendBytes(piece);
+  }
+
+  #sendBytes(bytes: Uint8Array<ArrayBuffer>): void {
+    if (this.#isWriter && this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(bytes);
+  }
+
+  #askForLink(text: string): void {
+    const url = safeLink(text);
+    if (url !== undefined) this.asked.become({ what: "link", url });
+  }
+
+  /** Whether the terminal takes a key; the others are the page's or the browser's. */
+  #takesKey(event: KeyboardEvent): boolean {
+    const { ctrlKey, shiftKey, code, key, type } = event;
+    if (ctrlKey && !shiftKey && key === "]") {
+      if (type === "keydown") {
+        event.preventDefault();
+        this.#leave();
+      }
+      return false;
+    }
+    if (!ctrlKey || !shiftKey) return true;
+    if (code === "KeyC") {
+      if (type === "keydown") {
+        event.preventDefault();
+        void navigator.clipboard.writeText(this.copied(false));
+      }
+      return false;
+    }
+    if (code === "KeyF") {
+      if (type === "keydown") {
+        event.preventDefault();
+        this.asked.become({ what: "find" });
+      }
+      return false;
+    }
+    // The browser pastes by it.
+    return code !== "KeyV";
+  }
+}
