@@ -13,9 +13,9 @@ use crate::secret_search::Needles;
 /// Timeout of each step of the browser's.
 const WITHIN: Duration = Duration::from_secs(120);
 
-/// The VM; what is typed, and what the guest makes of it.
+/// The VM; what is typed, with the number of the command first, and what the guest makes of it.
 const VM: &str = "vm-of-a-browser-93ac";
-const TYPED: &str = "m=strongroom-typed; echo $m-marker-93ac";
+const TYPED: &str = "b1 m=strongroom-typed; echo $m-marker-93ac";
 const SHOWN: &str = "strongroom-typed-marker-93ac";
 
 #[test]
