@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-migrations measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak
+.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-migrations measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak page check-page test-page test-page-guests
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -120,6 +120,22 @@ attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of vo
 	  cargo test --package strongroom-hostd --test datastore_fuzz -- --nocapture
 	cargo test --package strongroom-hostd --test host -- --include-ignored
 
+page: ## the page in web/, built anew into web/dist, which the program embeds
+	scripts/page build
+
+check-page: ## types, lints and units of the page, and that web/dist is what its sources make
+	scripts/page check
+
+test-page: ## the page in Debian's Chromium against a real serve: every screen in both themes, everyday tasks, sessions, roles, scripts in names; some three minutes
+	scripts/install-packages page
+	cargo build --package strongroom-cli
+	STRONGROOM_BIN=$(tested_program) scripts/page test
+
+test-page-guests: ## consoles and screens of the page, with a real guest: typed at, taken over, lost, and attacked; some two minutes
+	scripts/install-packages page
+	cargo build --package strongroom-cli
+	STRONGROOM_BIN=$(tested_program) scripts/page guests
+
 test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, devices that are gone or full, fencing, a VM's directory, whole VMs, processes that are killed; some ten minutes. FENCING_ROUNDS=
 	scripts/install-packages test
 	scripts/ceph-programs >/dev/null
@@ -167,8 +183,9 @@ kill-vms: ## whatever serves a VM is killed a hundred times at random while its 
 	scripts/install-packages test
 	cargo test -p strongroom-system-tests --features full --test system -- --nocapture vms_killed::
 
-migrations: ## a VM that moves between two machines while it runs, 100 times, and whatever is killed or cut off meanwhile; an hour. MIGRATION_ROUNDS=, STRONGROOM_SEED=
+migrations: ## a VM that moves between two machines while it runs, 100 times each on one datastore, two, and a Ceph cluster, and whatever is killed or cut off meanwhile; an hour. MIGRATION_ROUNDS=, STRONGROOM_SEED=
 	scripts/install-packages test
+	scripts/ceph-programs >/dev/null
 	MIGRATION_ROUNDS=$(or $(MIGRATION_ROUNDS),100) cargo test -p strongroom-system-tests --test system -- --ignored --nocapture live_migration:: evacuations::
 
 snapshot-groups: ## 1,000 snapshots of 16 disks of two VMs under numbered writes, with kills and leases that run out; an hour. GROUP_ROUNDS=, GROUP_SEED=

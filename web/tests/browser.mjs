@@ -38,7 +38,10 @@ export class Window {
   /** @type {string[]} */
   faults = [];
 
-  /** @param {import("playwright-core").BrowserContext} context @param {import("./serving.mjs").Serving} serving */
+  /**
+   * @param {import("playwright-core").BrowserContext} context
+   * @param {import("./serving.mjs").Serving} serving
+   */
   constructor(context, serving) {
     this.context = context;
     this.serving = serving;
@@ -121,7 +124,10 @@ export class Window {
   }
 }
 
-/** @param {import("playwright-core").Page | import("playwright-core").Locator} place @param {string} token */
+/**
+ * @param {import("playwright-core").Page | import("playwright-core").Locator} place
+ * @param {string} token
+ */
 export async function signIn(place, token) {
   await place.getByRole("button", { name: "Sign in" }).waitFor();
   const choice = place.getByLabel("Token", { exact: true });
@@ -130,7 +136,11 @@ export async function signIn(place, token) {
   await place.getByRole("button", { name: "Sign in" }).click();
 }
 
-/** What axe says against a page, in words. @param {import("playwright-core").Page} page @returns {Promise<string[]>} */
+/**
+ * What axe says against a page, in words.
+ * @param {import("playwright-core").Page} page
+ * @returns {Promise<string[]>}
+ */
 export async function violations(page) {
   // The page's policy permits no script but its own; axe comes in from outside of it.
   const session = await page.context().newCDPSession(page);
@@ -151,7 +161,11 @@ export async function violations(page) {
   );
 }
 
-/** Keeps a picture where somebody wants them. @param {import("playwright-core").Page} page @param {string} name */
+/**
+ * Keeps a picture where somebody wants them.
+ * @param {import("playwright-core").Page} page
+ * @param {string} name
+ */
 export async function picture(page, name) {
   const folder = process.env["STRONGROOM_PICTURES"];
   if (folder === undefined) return;

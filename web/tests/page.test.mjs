@@ -1,5 +1,6 @@
 // The page in Chromium, against a real `strongroom serve`.
 import assert from "node:assert/strict";
+import { createHmac } from "node:crypto";
 import { after, before, test } from "node:test";
 import { launch, picture, signIn, violations, Window } from "./browser.mjs";
 import { Serving } from "./serving.mjs";
@@ -32,7 +33,11 @@ after(async () => {
   await serving?.remove();
 });
 
-/** @param {string} name @param {(window: Window) => Promise<void>} body @param {Parameters<typeof Window.open>[2]} [look] */
+/**
+ * @param {string} name
+ * @param {(window: Window) => Promise<void>} body
+ * @param {Parameters<typeof Window.open>[2]} [look]
+ */
 function inWindow(name, body, look) {
   test(name, async () => {
     const window = await Window.open(browser, serving, look);
@@ -238,6 +243,56 @@ inWindow("VMs are found, selected and started by keyboard alone", async (window)
   await page.getByRole("heading", { name: "alpha" }).waitFor();
 });
 
+inWindow("a user signs in by password and code, and sees what its role shows", async (window) => {
+  const { totp_secret: secret } = await serving.asks("POST", "/v1/users", {
+    name: "ada",
+    password: "a long password",
+  });
+  await serving.asks("POST", "/v1/grants", {
+    user: "ada",
+    role: "operator",
+    scope: { type: "vm", vm: "alpha" },
+  });
+  const page = await window.tab();
+  await page.getByLabel("User").fill("ada");
+  await page.getByLabel("Password", { exact: true }).last().fill("a long password");
+  await page.getByLabel("Code").fill(codeOf(secret));
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("heading", { name: "Overview" }).waitFor(SOON);
+  await page.goto(`${serving.origin}/vms`);
+  await page.getByRole("link", { name: "alpha" }).waitFor(SOON);
+  assert.equal(await page.getByRole("row").count(), 2, "the head and one VM");
+  await page.getByRole("link", { name: "alpha" }).click();
+  assert.ok(await page.getByRole("button", { name: "Stop" }).isEnabled());
+  await page.getByRole("button", { name: "More for alpha" }).click();
+  await page.getByText("Your roles lack delete.").waitFor();
+});
+
+inWindow("network cards, a schedule and a cryptoperiod are set", async (window) => {
+  const page = await window.signedIn("/vms/gamma");
+  await page.getByRole("button", { name: "Add a card" }).click(SOON);
+  await page.getByRole("dialog").getByRole("button", { name: "Add", exact: true }).click();
+  await page.getByRole("button", { name: "More for nic0" }).click(SOON);
+  await page.getByRole("menuitem", { name: "Pull its cable" }).click();
+  await page.getByText("without a cable").waitFor(SOON);
+  await page.getByRole("link", { name: /^Snapshots/ }).click();
+  await page.getByRole("button", { name: "Add a rule" }).click(SOON);
+  await page.getByLabel("Snapshots to keep").fill("99");
+  assert.ok(
+    await page.getByRole("button", { name: "Set" }).isDisabled(),
+    "the API keeps 26 at most",
+  );
+  await page.getByLabel("Snapshots to keep").fill("5");
+  await page.getByRole("button", { name: "Set" }).click();
+  await page.getByText("0 snapshots of 5 kept").waitFor(SOON);
+  await page.getByRole("link", { name: "Keys" }).click();
+  await page.getByRole("button", { name: "Cryptoperiod" }).click(SOON);
+  await page.getByLabel("Days").fill("90");
+  await page.getByRole("button", { name: "Set" }).click();
+  await page.getByText("every 90 d").waitFor(SOON);
+  assert.deepEqual(await violations(page), []);
+});
+
 inWindow("filters are in the address and outlive a reload", async (window) => {
   const page = await window.signedIn("/vms");
   await page.getByLabel("Protection").selectOption("clear");
@@ -342,3 +397,17 @@ inWindow("who signs out is out, in every tab", async (window) => {
   assert.deepEqual(await window.context.cookies(), []);
   window.faults = window.faults.filter((fault) => !fault.includes("401"));
 });
+
+/** The code that an authenticator shows now (RFC 6238). @param {string} secret */
+function codeOf(secret) {
+  const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+  const bits = [...secret.replace(/[^A-Z2-7]/g, "")]
+    .map((letter) => alphabet.indexOf(letter).toString(2).padStart(5, "0"))
+    .join("");
+  const key = Buffer.from((bits.match(/.{8}/g) ?? []).map((byte) => parseInt(byte, 2)));
+  const counter = Buffer.alloc(8);
+  counter.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 30_000)));
+  const digest = createHmac("sha1", key).update(counter).digest();
+  const number = digest.readUInt32BE((digest.at(-1) ?? 0) & 15) & 0x7fffffff;
+  return String(number % 1_000_000).padStart(6, "0");
+}

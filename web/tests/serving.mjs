@@ -131,7 +131,12 @@ export class Serving {
     });
   }
 
-  /** Has something done, to the end of its task. @param {string} method @param {string} path @param {unknown} [body] */
+  /**
+   * Has something done, to the end of its task.
+   * @param {string} method
+   * @param {string} path
+   * @param {unknown} [body]
+   */
   async does(method, path, body = method === "DELETE" ? undefined : {}) {
     const { id } = await this.asks(method, path, body);
     const task = await this.asks("GET", `/v1/tasks/${id}?wait_s=${TASK_WITHIN_S}`);

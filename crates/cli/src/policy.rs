@@ -145,6 +145,11 @@ struct RuleArguments {
     #[arg(long, value_name = "MODE")]
     migration: Option<MigrationMode>,
 
+    /// Whether consoles and screens of its VMs are refused to browsers, where they pass a process of
+    /// the control plane's machine in plain text; the command line reaches them at the host
+    #[arg(long)]
+    deny_browser_console: bool,
+
     /// Snapshots that are made of each VM at least: the time from one to the next, and how many are
     /// kept, as in 1h:24; new VMs get them. Repeat for each period
     #[arg(long, value_name = "TIME:N", value_parser = parse_snapshots)]
@@ -172,6 +177,7 @@ impl RuleArguments {
             snapshots: self.snapshots.clone(),
             processor: self.processor.clone(),
             migration: self.migration,
+            browser_console_denied: self.deny_browser_console,
             crypto_safe_hosts: self.crypto_safe_hosts,
             restart: None,
             disk_latency_p99_ms: self.disk_latency_p99_ms,
@@ -229,6 +235,7 @@ impl Display for PolicyText<'_> {
             MigrationMode::Disabled => "memory of VMs that were never encrypted is in plain text",
         };
         writeln!(f, "migration   {migration}")?;
+        writeln!(f, "browsers    {}", if rules.browser_console_denied { "no consoles and screens" } else { "any" })?;
         writeln!(f, "hosts       {}", if rules.crypto_safe_hosts { "crypto-safe" } else { "any" })?;
         write!(f, "VMs         {vms}")?;
         if !deviating.is_empty() {

@@ -34,7 +34,7 @@ use crate::output::{Output, printable};
 use crate::placement_group::PlacementGroupCommand;
 use crate::policy::PolicyCommand;
 use crate::recipient::RecipientCommand;
-use crate::serve::{RELAY_COMMAND, RelayArguments, ServeArguments};
+use crate::serve::{GUEST_RELAY_COMMAND, GuestRelayArguments, RELAY_COMMAND, RelayArguments, ServeArguments};
 use crate::support::SupportArguments;
 use crate::vm::VmCommand;
 use crate::vm_supervisor::{LAUNCHER_COMMAND, LauncherArguments, SUPERVISOR_COMMAND, SupervisorArguments};
@@ -189,6 +189,9 @@ enum Command {
     /// Pass a running VM's memory on to another host; started by hostd
     #[command(hide = true, name = RELAY_COMMAND)]
     MemoryRelay(RelayArguments),
+    /// Carry consoles and screens to browsers; started by the control plane
+    #[command(hide = true, name = GUEST_RELAY_COMMAND)]
+    GuestRelay(GuestRelayArguments),
     /// Keep a device attached; started by `device serve`
     #[command(hide = true, name = DEVICE_PROCESS_COMMAND)]
     DeviceProcess(DeviceProcessArguments),
@@ -268,6 +271,7 @@ impl Program {
             Command::WorkerStarter(arguments) => arguments.run(&log),
             Command::StorageProcess(arguments) => arguments.run(),
             Command::MemoryRelay(arguments) => arguments.run(),
+            Command::GuestRelay(arguments) => arguments.run(),
             Command::DeviceProcess(arguments) => arguments.run(&log).map(|()| ExitCode::SUCCESS),
             Command::VmSupervisor(arguments) => arguments.run(&log),
             Command::Launcher(arguments) => arguments.run(),

@@ -10,9 +10,10 @@ use serde_json::Value;
 use strongroom_system_tests::{
     Process, Scratch, datastore, put_test_guest, put_test_guest_for_uefi, seed, take_place,
 };
+use strongroom_test_peers::CephCluster;
 
 use super::machines_support::{
-    Cables, FIRST, Guests, Machine, Recorder, WITHIN, kill_all, living_qemus_of, qemus_of,
+    AT_THE_SWITCH, Cables, FIRST, Guests, Machine, Recorder, WITHIN, kill_all, living_qemus_of, qemus_of,
 };
 use super::vm_device_state::{define_tpm_index, tpm_marker, write_tpm_marker};
 
@@ -64,13 +65,15 @@ enum Datastores {
     Shared,
     /// One each, which the other one does not reach.
     Apart,
+    /// One on a Ceph cluster at the switch, which both reach under names of their own.
+    Cluster,
 }
 
 impl Datastores {
     /// That of a host.
     fn of(self, host: &str) -> &'static str {
         match (self, host) {
-            (Self::Shared, _) => "shared",
+            (Self::Shared | Self::Cluster, _) => "shared",
             (Self::Apart, "host1") => "near",
             (Self::Apart, _) => "far",
         }
@@ -79,7 +82,7 @@ impl Datastores {
     /// The command that moves the VM to a host.
     fn move_to(self, host: &str) -> String {
         let datastore = match self {
-            Self::Shared => String::new(),
+            Self::Shared | Self::Cluster => String::new(),
             Self::Apart => format!(" --datastore {}", self.of(host)),
         };
         format!("vm migrate moving-guest-1 --to {host}{datastore} --pause-ms 2000")
@@ -97,12 +100,33 @@ impl Datastores {
         }
     }
 
+    /// The cluster, if there is one.
+    fn cluster(self, cables: &Cables) -> Option<CephCluster> {
+        (self == Self::Cluster).then(|| CephCluster::start_in(&cables.switch, AT_THE_SWITCH, 3))
+    }
+
     /// Both machines are hosts of one site.
-    fn of_one_site(self, scratch: &Scratch, first: &Machine<'_>, second: &Machine<'_>) -> [Process; 2] {
+    fn of_one_site(
+        self,
+        scratch: &Scratch,
+        [first, second]: [&Machine<'_>; 2],
+        cluster: Option<&mut CephCluster>,
+    ) -> [Process; 2] {
         first.takes_guests_kernel();
         let serving = [starts_site(first), first.lets_join(second)];
         let path = |host| scratch.make_directory(self.of(host));
         match self {
+            Self::Cluster => {
+                let cluster = cluster.expect("a cluster");
+                let (conf, keyring) = (cluster.conf.clone(), cluster.conf.with_file_name("keyring"));
+                let files = format!("--conf {} --keyring {}", conf.display(), keyring.display());
+                for user in ["client.host1", "client.host2"] {
+                    cluster.add_user(user);
+                }
+                let add = "datastore add shared --rbd rep2 --host host1 --user client.host1";
+                first.runs(&format!("{add} {files}"));
+                first.runs(&format!("datastore add-host shared --host host2 --user client.host2 {files}"));
+            }
             Self::Shared => {
                 first.runs(&format!("datastore add shared {} --host host1", path("host1").display()));
                 first.runs("datastore add-host shared --host host2");
@@ -141,7 +165,7 @@ fn moves_unseen(datastores: Datastores) {
     let first = Machine::new(&scratch, &cables, 0);
     let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest(&scratch);
-    let [site, host] = datastores.of_one_site(&scratch, &first, &second);
+    let [site, host] = datastores.of_one_site(&scratch, [&first, &second], None);
     first.runs(&format!(
         "vm create moving-guest-1 --datastore {} --host host1 --memory 256M --net none --disk 16M --machine pc {guest}",
         datastores.of("host1")
@@ -199,7 +223,7 @@ fn moves_unseen(datastores: Datastores) {
 
     // The machine in maintenance gives up what runs.
     match datastores {
-        Datastores::Shared => first.runs("host evacuate host2"),
+        Datastores::Shared | Datastores::Cluster => first.runs("host evacuate host2"),
         Datastores::Apart => first.runs(&datastores.move_to("host1")),
     };
     let vm = first.json("vm show moving-guest-1");
@@ -242,7 +266,7 @@ fn moves_all(datastores: Datastores) {
     let first = Machine::new(&scratch, &cables, 0);
     let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest_for_uefi(&scratch);
-    let [site, host] = datastores.of_one_site(&scratch, &first, &second);
+    let [site, host] = datastores.of_one_site(&scratch, [&first, &second], None);
     // The state of a TPM is in a directory of its host.
     let has_tpm = datastores == Datastores::Shared;
     let user_data = scratch.path("user-data");
@@ -343,7 +367,7 @@ fn memory_is_on_the_wire_as_a_policy_has_it_until_the_vm_was_encrypted() {
     let first = Machine::new(&scratch, &cables, 0);
     let second = Machine::new(&scratch, &cables, 1);
     let guest = put_test_guest(&scratch);
-    let [site, host] = Datastores::Shared.of_one_site(&scratch, &first, &second);
+    let [site, host] = Datastores::Shared.of_one_site(&scratch, [&first, &second], None);
     first.runs("policy create lab --migration disabled");
     first.runs(&format!(
         "vm create moving-guest-1 --datastore shared --host host1 --memory 192M --net none --disk 16M --machine pc \
@@ -443,6 +467,13 @@ fn a_vm_moves_with_its_volumes_whatever_is_killed_or_cut_off() {
     moves_harmed(Datastores::Apart);
 }
 
+/// The same, on a Ceph cluster, from which a machine that is cut off is cut off, too.
+#[test]
+#[ignore = "long: make migrations"]
+fn a_vm_moves_on_a_cluster_whatever_is_killed_or_cut_off() {
+    moves_harmed(Datastores::Cluster);
+}
+
 fn moves_harmed(datastores: Datastores) {
     if !rustix::process::geteuid().is_root() {
         println!("network namespaces need root; this test did nothing");
@@ -452,12 +483,13 @@ fn moves_harmed(datastores: Datastores) {
     println!("STRONGROOM_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let cables = Cables::lay(2);
+    let mut cluster = datastores.cluster(&cables);
     let scratch = Scratch::new();
     let _guests = Guests(&scratch);
-    let machines = [0, 1].map(|number| Machine::new(&scratch, &cables, number));
+    let machines = [0, 1].map(|number| Machine::with_identity(&scratch, &cables, number));
     let [first, second] = &machines;
     let guest = put_test_guest(&scratch);
-    let [site, host] = datastores.of_one_site(&scratch, first, second);
+    let [site, host] = datastores.of_one_site(&scratch, [first, second], cluster.as_mut());
     let mut host = Some(host);
     first.runs(&format!(
         "vm create moving-guest-1 --datastore {} --host host1 --memory 192M --net none --disk 16M --restart never \

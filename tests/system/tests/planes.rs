@@ -24,7 +24,7 @@ const WALLS: [Wall; 6] = [
 ];
 
 /// Rooms that may depend on no room with a type that can hold a key.
-const KEYLESS: [&str; 13] = [
+const KEYLESS: [&str; 14] = [
     "api",
     "vm",
     "hypervisor",
@@ -33,6 +33,7 @@ const KEYLESS: [&str; 13] = [
     "control",
     "courier",
     "oidc",
+    "page",
     "store",
     "confine",
     "serving",

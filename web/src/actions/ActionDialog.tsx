@@ -92,7 +92,7 @@ export function ActionDialog({
           <Button
             type="submit"
             look={loses === undefined ? "primary" : "danger"}
-            isPending={isBusy}
+            isBusy={isBusy}
             isDisabled={!isConfirmed || actions.length === 0}
           >
             {submit}

@@ -335,3 +335,13 @@ export function decryptDisk(vm: Named, disk: string): Action {
     ["vm", "disk", "decrypt", vm.name, disk],
   );
 }
+
+/** Makes a VM that is off a template, or a template a VM again. */
+export function template(vm: Named, undo: boolean): Action {
+  return action(
+    undo ? `Make ${vm.name} a VM again` : `Make ${vm.name} a template`,
+    "vm_template",
+    { path: { vm: vm.name }, body: { ...(undo ? { undo } : {}) } },
+    ["vm", "template", vm.name, undo && "--undo"],
+  );
+}

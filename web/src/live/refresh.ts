@@ -1,3 +1,4 @@
+import { Problem } from "../api/problem";
 import type { QueryClient, QueryKey } from "@tanstack/react-query";
 import type { ObjectRef, OperationId, StrongroomEvent } from "../api/types";
 
@@ -66,7 +67,11 @@ export class Refresher {
     this.#operations.clear();
     this.#vms.clear();
     void this.cache.invalidateQueries({
-      predicate: ({ queryKey }) => operations.has(String(queryKey[0])) || isOfVm(queryKey, vms),
+      predicate: ({ queryKey, state }) =>
+        operations.has(String(queryKey[0])) ||
+        isOfVm(queryKey, vms) ||
+        // What was not there may be there now.
+        (state.error instanceof Problem && state.error.code === "not_found"),
     });
   }
 }

@@ -101,6 +101,7 @@ function Credentials({
   };
   const submitted = (event: SyntheticEvent) => {
     event.preventDefault();
+    if (isBusy) return;
     setBusy(true);
     setProblem(undefined);
     signIn(way())
@@ -176,7 +177,7 @@ function Credentials({
         </>
       ) : null}
       {problem === undefined ? null : <ProblemNote problem={problem} />}
-      <Button type="submit" look="primary" isPending={isBusy}>
+      <Button type="submit" look="primary" isBusy={isBusy}>
         {submit}
       </Button>
     </form>

@@ -3,7 +3,7 @@ import { Problem } from "../api/problem";
 import type { RequestOf, Schemas } from "../api/types";
 
 export type Ways = Schemas["SignInWays"];
-export type PageSession = Schemas["PageSession"];
+export type PageSession = Schemas["BrowserSession"];
 export type SignIn = NonNullable<RequestOf<"page_sign_in">["body"]>;
 
 const FINAL = { isSignIn: true };

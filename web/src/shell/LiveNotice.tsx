@@ -27,8 +27,8 @@ export function LiveNotice() {
   if (state.kind !== "stale") return null;
   return (
     <Note tone="warning" title={`Not up to date since ${moment(state.sinceMs)}`}>
-      The control plane does not answer. What is shown here may have changed; the page tries again
-      by itself.
+      No events come from the control plane. What is shown here may have changed; the page tries
+      again by itself.
     </Note>
   );
 }

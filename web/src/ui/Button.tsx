@@ -6,6 +6,8 @@ import { Icon, type IconName } from "./Icon";
 export type Look = "primary" | "plain" | "quiet" | "danger";
 
 interface Face {
+  /** It has been pressed, and what it does is not done. */
+  isBusy?: boolean;
   look?: Look;
   icon?: IconName;
   children?: ReactNode;
@@ -23,11 +25,16 @@ function Content({ icon, children }: Face) {
 export function Button({
   look = "plain",
   icon,
+  isBusy = false,
   children,
   ...rest
 }: Face & Omit<ButtonProps, "children" | "className">) {
   return (
-    <Pressable {...rest} className={`button button-${look}`}>
+    <Pressable
+      {...rest}
+      {...(isBusy ? { "data-busy": "" } : {})}
+      className={`button button-${look}`}
+    >
       <Content {...(icon === undefined ? {} : { icon })}>{children}</Content>
     </Pressable>
   );

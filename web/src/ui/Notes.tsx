@@ -1,6 +1,6 @@
 import type { ReactNode } from "react";
 import type { Problem } from "../api/problem";
-import { capital } from "../lib/words";
+import { sentence } from "../lib/words";
 import { Button } from "./Button";
 import { Icon, type IconName } from "./Icon";
 import { Prose } from "./Prose";
@@ -12,11 +12,11 @@ export function ProblemNote({ problem, retry }: { problem: Problem; retry?: () =
       <Icon name="alarm" />
       <div className="note-words">
         <p className="note-title">
-          <Prose text={capital(problem.message)} />
+          <Prose text={sentence(problem.message)} />
         </p>
         {problem.nextStep === undefined ? null : (
           <p>
-            <Prose text={capital(problem.nextStep)} />
+            <Prose text={sentence(problem.nextStep)} />
           </p>
         )}
         <p className="small soft">

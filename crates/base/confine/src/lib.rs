@@ -243,15 +243,15 @@ pub fn confine_supervisor(files: &SupervisorFiles) -> Result<Report, SandboxErro
     Ok(report)
 }
 
-/// Confines the calling process, which has one thread and the key of a storage cluster, and no key
-/// of a volume. Its libraries are loaded already. It keeps the network, where the cluster is, and
-/// threads; it writes no file, and starts no process.
+/// Confines the calling process, which has one thread, and which talks to other machines: `who`, as
+/// the log names it. It has no key of a volume. Its libraries are loaded already. It keeps the
+/// network and threads; it writes no file, and starts no process.
 ///
 /// Missing measures are logged as warnings, and returned. On an error the process may be partly
 /// confined, and must end.
-pub fn confine_storage(user: Option<(u32, u32)>) -> Result<Report, SandboxError> {
+pub fn confine_client(who: &'static str, user: Option<(u32, u32)>) -> Result<Report, SandboxError> {
     expect_one_thread()?;
-    let mut report = Report { who: "the storage process", ..Report::default() };
+    let mut report = Report { who, ..Report::default() };
     limits::set(&mut report)?;
     identity::change_user(user, &mut report)?;
     identity::give_up_privileges(CapabilitySet::empty())?;
@@ -259,7 +259,7 @@ pub fn confine_storage(user: Option<(u32, u32)>) -> Result<Report, SandboxError>
     landlock::allow_only(&read, &[], &mut report)?;
     let user = user.filter(|_| report.has(Measure::OwnUser));
     identity::assert_powerless(user, CapabilitySet::empty())?;
-    system_calls::deny_to_storage()?;
+    system_calls::deny_to_client()?;
     Ok(report)
 }
 

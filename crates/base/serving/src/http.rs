@@ -49,7 +49,8 @@ pub async fn serve_http<Peer: Clone + Send + Sync + 'static>(
         .max_headers(limits.head_lines)
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_within)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     tokio::pin!(connection, ending);
     tokio::select! {
         ended = connection.as_mut() => ended,

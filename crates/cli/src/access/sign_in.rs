@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use strongroom_api::Name;
 use strongroom_api::access::{Done, NewSession, SignIn};
+use strongroom_api::browser::SignedOut;
 use strongroom_api::emergency::{EmergencyReason, EmergencySecret, EmergencySignIn};
 use strongroom_api::identity::{BeginSignIn, BegunSignIn, FinishSignIn, ProviderAnswer};
 use strongroom_types::unix_milliseconds_now;
@@ -92,11 +93,16 @@ struct WayArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   strongroom logout
-  strongroom logout --token-file ~/ada.session")]
+  strongroom logout --token-file ~/ada.session
+  strongroom logout --everywhere")]
 pub struct LogoutArguments {
     /// End the session in FILE [default: session.json of the state directory]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+
+    /// End all sessions of this user, of browsers and other machines too
+    #[arg(long)]
+    everywhere: bool,
 
     #[command(flatten)]
     home: HomeArguments,
@@ -203,14 +209,19 @@ impl LogoutArguments {
                 file.display()
             ))
         })?;
-        if !session.is_over() {
+        if self.everywhere {
+            session.connect(&file)?.remove_for::<SignedOut>("/v1/page-sessions")?;
+        } else if !session.is_over() {
             end(&session, &file)?;
         }
         strongroom_files::remove(&file).map_err(|error| {
             CliError::File(strongroom_files::FileError { action: "remove", path: file.clone(), error })
         })?;
         let SavedSession { user, url, .. } = &session;
-        show(output, Done {}, format_args!("the session of {user} at {url} is ended"))
+        match self.everywhere {
+            true => show(output, Done {}, format_args!("all sessions of {user} at {url} are ended")),
+            false => show(output, Done {}, format_args!("the session of {user} at {url} is ended")),
+        }
     }
 }
 

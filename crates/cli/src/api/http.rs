@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strongroom_api::{ErrorBody, ErrorCode};
+use strongroom_api::{AnsweredProblem, ErrorBody, ErrorCode, Problem};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_serving::{client_certificate_of, client_of, client_with_key, roots_of};
 use ureq::Agent;
@@ -245,7 +245,7 @@ impl Http {
 
     fn refused(&self, status: u16, content: &[u8]) -> CliError {
         let error = match serde_json::from_slice::<ErrorBody>(content) {
-            Ok(ErrorBody { error }) => error,
+            Ok(ErrorBody { error }) => named(error),
             Err(_) => return self.nonsense(&format!("status {status} without a reason")),
         };
         if error.code != ErrorCode::Unauthorized {
@@ -282,6 +282,16 @@ impl Http {
                 ),
             },
         }
+    }
+}
+
+/// The problem of an answer. A defect of the server is found in its log by the request's id.
+fn named(error: AnsweredProblem) -> Problem {
+    match (error.problem.code, error.request) {
+        (ErrorCode::Internal, Some(request)) => {
+            error.problem.next(format!("the control plane's log has more, under request {request}"))
+        }
+        (_, _) => error.problem,
     }
 }
 

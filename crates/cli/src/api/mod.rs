@@ -318,6 +318,11 @@ impl Api {
         self.http.send("DELETE", path, None::<&()>, &[]).map(|Done {}| ())
     }
 
+    /// As [`remove`](Self::remove), with an answer.
+    pub fn remove_for<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, CliError> {
+        self.http.send("DELETE", path, None::<&()>, &[])
+    }
+
     /// Starts a task.
     pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Task, CliError> {
         self.begin("POST", path, Some(body), &[])

@@ -13,6 +13,7 @@
 
 mod backups;
 mod config;
+mod guest_relay;
 mod identity;
 mod join;
 mod passwords;
@@ -44,6 +45,7 @@ use strongroom_processes::{Address, Alone, Place, Role, RunningRole, Signals, ke
 use self::backups::BackupSettings;
 pub use self::backups::FILES as BACKED_UP_FILES;
 pub use self::config::ServeConfig;
+pub use self::guest_relay::{GUEST_RELAY_COMMAND, GuestRelayArguments};
 use self::identity::Identity;
 use self::join::{Join, Joined};
 pub use self::relay::{RELAY_COMMAND, RelayArguments};
@@ -70,7 +72,7 @@ const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 /// The arguments of `serve`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Runs in the foreground. When everything is ready, the first line on stdout is the \
-address of the API. SIGTERM, SIGINT (Control-C) and SIGHUP end it; VMs keep running, and the next \
+address of the API, and of the page for browsers. SIGTERM, SIGINT (Control-C) and SIGHUP end it; VMs keep running, and the next \
 'serve' takes them over.
 
 Options can also be in a file: that of --config, or /etc/strongroom/strongroom.conf unless a home is \
@@ -216,9 +218,11 @@ impl fmt::Display for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}\n\nStrongroom serves until Control-C or SIGTERM. VMs run on. The first token is in {}. Next, in another terminal:\n  \
+            "{}\n\nStrongroom serves until Control-C or SIGTERM. VMs run on. The page is at {}/, for a browser. \
+             The first token is in {}. Next, in another terminal:\n  \
              mkdir -p vms && strongroom datastore add vms ./vms\n  strongroom vm create web1 --memory 2G --disk 20G --image debian.qcow2\n  \
              strongroom vm start web1 && strongroom vm console web1",
+            self.api,
             self.api,
             self.token_file.display()
         )
@@ -301,7 +305,7 @@ impl ServeArguments {
                     news_on_stdin: self.news_on_stdin,
                     backups: &self.backups,
                 };
-                roles::control(output, &places, &directing)
+                roles::control(output, log, &places, &directing)
             }
         }
     }

@@ -15,6 +15,7 @@ use strongroom_control::host::{Host, Hostd};
 use strongroom_control::{ControlConfig, ControlProcess};
 use strongroom_courier::Couriers;
 use strongroom_files::FileError;
+use strongroom_guest_relay::Relay;
 use strongroom_host::client::Client;
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
@@ -32,6 +33,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::Places;
 use super::backups::{BackupSettings, SealedBackups};
+use super::guest_relay::{BrowsersRelay, GUEST_RELAY_COMMAND};
 use super::identity::Identity;
 use super::join::Joined;
 use super::passwords::Passwords;
@@ -110,9 +112,7 @@ pub fn host(
     }
     let run = HostRunDirectory::at(&places.run)
         .map_err(|error| CliError::File(FileError { action: "use", path: places.run.clone(), error }))?;
-    let path = std::env::current_exe().map_err(|error| {
-        CliError::File(FileError { action: "find", path: "/proc/self/exe".into(), error })
-    })?;
+    let path = this_executable()?;
     let command = |name: &str| log.iter().cloned().chain([name.into()]).collect::<Vec<OsString>>();
     let options = Options {
         home: places.hostd.clone(),
@@ -145,6 +145,11 @@ pub fn host(
         });
         daemon::run(options, told).await.map_err(CliError::Hostd)
     })
+}
+
+fn this_executable() -> Result<PathBuf, CliError> {
+    std::env::current_exe()
+        .map_err(|error| CliError::File(FileError { action: "find", path: "/proc/self/exe".into(), error }))
 }
 
 /// The names for a new certificate of the API, beside those of this machine: clients on other ones
@@ -205,7 +210,12 @@ pub struct Directing<'a> {
 }
 
 /// Runs the control plane until a signal arrives. hostd and the key server need not run yet.
-pub fn control(output: &Output, places: &Places, directing: &Directing<'_>) -> Result<(), CliError> {
+pub fn control(
+    output: &Output,
+    log: &[OsString],
+    places: &Places,
+    directing: &Directing<'_>,
+) -> Result<(), CliError> {
     let Directing { name, listen, news_on_stdin, backups } = *directing;
     let directory = places.home.join("keyserver");
     let key_server = ServerSettings::read(&directory)?.administration(&directory)?;
@@ -217,6 +227,8 @@ pub fn control(output: &Output, places: &Places, directing: &Directing<'_>) -> R
     let revocations = watch.start()?;
     let keys = KeyServerKeys::new(&places.home, &places.control, key_server)?;
     let hostd = Client::new(places.run.join("hostd/control.sock"));
+    let program = this_executable()?;
+    let relay = Relay::new(program, log.iter().cloned().chain([GUEST_RELAY_COMMAND.into()]).collect());
     block_on(|told| async move {
         let hostd: Arc<dyn Host> = Arc::new(Hostd::new(hostd, Handle::current()));
         let couriers = Couriers::open(&places.control).map_err(|error| {
@@ -235,6 +247,7 @@ pub fn control(output: &Output, places: &Places, directing: &Directing<'_>) -> R
             backups: Some(Arc::new(SealedBackups::of(places, backups.clone()))),
             keys: Arc::new(keys),
             passwords: Arc::new(Passwords::default()),
+            relay: Some(Arc::new(BrowsersRelay(relay))),
         };
         let process = ControlProcess::bind(config).await.map_err(CliError::ControlPlane)?;
         let api = format!("https://{}", process.address());

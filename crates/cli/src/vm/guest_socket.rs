@@ -9,28 +9,16 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use rustix::net::SendFlags;
-use rustls::pki_types::ServerName;
 use strongroom_api::vm::Ticket;
 use strongroom_files::FileError;
-use strongroom_host::protocol::{FORMAT, GUEST_PROTOCOL, GuestHello, GuestWelcome, ProblemBody};
-use strongroom_keyserver::authority::peer::connecting_as_stranger;
-use strongroom_serving::{relay, shake_hands_with};
+use strongroom_guest_relay::guest::{WELCOME_BYTES_MAX, WELCOME_WITHIN, connect, welcome};
+use strongroom_host::protocol::GuestWelcome;
+use strongroom_serving::relay;
 
 use crate::error::CliError;
-
-/// The timeout of a host's first response.
-const WELCOME_WITHIN: Duration = Duration::from_secs(30);
-/// The longest welcome, in bytes.
-const WELCOME_BYTES_MAX: u64 = 64 * 1024;
-/// The timeout of a connection to another machine, and of its handshake.
-const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
-/// The name that is sent to a host, which nobody compares.
-const HOST: &str = "host.strongroom";
 
 /// A connection to the host of a VM, for guest data.
 pub struct GuestSocket {
@@ -97,25 +85,9 @@ impl GuestSocket {
     fn there(ticket: &Ticket, address: &str, certificate: &str) -> Result<Self, CliError> {
         let place = PathBuf::from(format!("host {} at {address}", ticket.host));
         let failed = |error| CliError::File(FileError { action: "connect to", path: place.clone(), error });
-        let unclear = || {
-            failed(io::Error::new(io::ErrorKind::InvalidData, "its address and certificate cannot be read"))
-        };
-        let address: SocketAddr = address.parse().map_err(|_| unclear())?;
-        let certificate = certificate.parse().map_err(|_| unclear())?;
-        let config = connecting_as_stranger(certificate, GUEST_PROTOCOL);
-        let config = config.map_err(|error| failed(io::Error::other(error)))?;
-        let name = ServerName::try_from(HOST).map_err(|error| failed(io::Error::other(error)))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(CliError::Runtime)?;
-        let connected = runtime.block_on(async {
-            let connecting = tokio::net::TcpStream::connect(address);
-            let connected = tokio::time::timeout(CONNECTS_WITHIN, connecting).await;
-            let stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-            stream.set_nodelay(true)?;
-            let shaken = shake_hands_with(Arc::new(config), name, stream, CONNECTS_WITHIN).await;
-            shaken.map_err(io::Error::other)
-        });
-        let connected = connected.map_err(failed)?;
+        let connected = runtime.block_on(connect(address, certificate)).map_err(failed)?;
         let (stream, theirs) = UnixStream::pair().map_err(failed)?;
         theirs.set_nonblocking(true).map_err(failed)?;
         let pass_on = move || {
@@ -157,14 +129,10 @@ impl GuestSocket {
         let mut line = Vec::new();
         let mut one = BufReader::with_capacity(1, (&self.stream).take(WELCOME_BYTES_MAX));
         one.read_until(b'\n', &mut line).map_err(|error| self.failed(error))?;
-        if let Ok(welcome) = serde_json::from_slice(&line) {
-            return Ok(welcome);
-        }
-        match serde_json::from_slice::<ProblemBody>(&line) {
-            Ok(ProblemBody { error }) => {
-                Err(CliError::Api { code: error.code.clone(), message: error.to_string() })
-            }
-            Err(_) => Err(self.failed(io::ErrorKind::UnexpectedEof.into())),
+        match welcome(&line) {
+            Some(Ok(welcome)) => Ok(welcome),
+            Some(Err(error)) => Err(CliError::Api { code: error.code.clone(), message: error.to_string() }),
+            None => Err(self.failed(io::ErrorKind::UnexpectedEof.into())),
         }
     }
 
@@ -180,19 +148,17 @@ fn is_of_this_machine(address: &str) -> bool {
 }
 
 fn hello(ticket: &Ticket) -> Result<Vec<u8>, CliError> {
-    let ticket = ticket.ticket.parse().map_err(|reason: &str| CliError::Usage(reason.to_owned()))?;
-    let mut line = serde_json::to_vec(&GuestHello { format: FORMAT, ticket })
-        .map_err(|error| CliError::Output(error.into()))?;
-    line.push(b'\n');
-    Ok(line)
+    strongroom_guest_relay::guest::hello(ticket).map_err(|reason| CliError::Usage(reason.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::sync::Arc;
 
     use rustls::pki_types::PrivatePkcs8KeyDer;
     use rustls::{ServerConfig, ServerConnection, version};
+    use strongroom_host::protocol::GUEST_PROTOCOL;
     use strongroom_keyserver::access::CertificateSha256;
 
     use super::*;

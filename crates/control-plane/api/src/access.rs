@@ -174,8 +174,9 @@ pub struct NewSession {
 pub struct Session {
     /// Its id.
     pub id: Uuid,
-    /// The user's name; `PROVIDER:NAME` for a user of an identity provider, and `emergency:NAME`
-    /// for an emergency credential. Users of this site have no names with a colon.
+    /// The user's name; `PROVIDER:NAME` for a user of an identity provider, `emergency:NAME` for an
+    /// emergency credential, and the token's name for a browser that has signed in with a token.
+    /// Users and tokens of this site have no names with a colon.
     pub user: String,
     /// When it began, in seconds since 1970.
     pub created_unix_seconds: u64,

@@ -7,7 +7,18 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// The error.
-    pub error: Problem,
+    pub error: AnsweredProblem,
+}
+
+/// A problem as the answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AnsweredProblem {
+    /// The problem.
+    #[serde(flatten)]
+    pub problem: Problem,
+    /// The id of the request, by which the server's log names it. Earlier versions had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
 }
 
 /// A problem and its next step.
@@ -193,16 +204,17 @@ mod tests {
     fn a_code_of_a_later_version_is_read() {
         let body: ErrorBody =
             serde_json::from_str(r#"{"error":{"code":"phase_of_moon","message":"m","more":1}}"#).unwrap();
-        assert_eq!(body.error, Problem::new(ErrorCode::Unknown, "m"));
+        assert_eq!(body.error.problem, Problem::new(ErrorCode::Unknown, "m"));
     }
 
     #[test]
     fn an_error_reads_as_documented() {
         let problem = Problem::new(ErrorCode::NameTaken, "there is a VM web1").next("choose another name");
-        let json = serde_json::to_string(&ErrorBody { error: problem }).unwrap();
+        let error = AnsweredProblem { problem, request: Some("0123456789abcdef".to_owned()) };
+        let json = serde_json::to_string(&ErrorBody { error }).unwrap();
         assert_eq!(
             json,
-            r#"{"error":{"code":"name_taken","message":"there is a VM web1","next_step":"choose another name"}}"#
+            r#"{"error":{"code":"name_taken","message":"there is a VM web1","next_step":"choose another name","request":"0123456789abcdef"}}"#
         );
     }
 }

@@ -11,6 +11,7 @@ use crate::access::{
     RenewSecondFactor, SetAccessLogRetention, SetFolder, SignIn, VerifyAccessLog,
 };
 use crate::backup::MakeInventoryBackup;
+use crate::browser::{BeginPageSignIn, PageSignIn};
 use crate::datastore::{AddDatastore, AddDatastoreHost, RebuildDatastore};
 use crate::emergency::{CreateEmergency, EmergencySignIn};
 use crate::host::{AdmitHost, BalanceHosts, CreateHostToken, EvacuateHost, FenceHost, SetHost};
@@ -587,6 +588,17 @@ impl Guarded for MoveToHost {
     }
 }
 
+impl Guarded for PageSignIn {
+    fn list<'request>(&'request self, _: &mut Parts<'request>) {
+        match self {
+            Self::Password { user: _, password: _, code: _ }
+            | Self::Token { token: _ }
+            | Self::Provider { state: _, code: _, iss: _ }
+            | Self::Emergency { secret: _, reason: _ } => {}
+        }
+    }
+}
+
 /// Requests that take no more than their operation does.
 macro_rules! whole {
     ($($request:ident { $($field:ident),* })*) => {$(
@@ -643,6 +655,7 @@ whole! {
     SetIdentityProvider { client_secret }
     BeginSignIn { redirect }
     FinishSignIn { flow, state, code, iss }
+    BeginPageSignIn { provider, redirect }
     CreateEmergency { name }
     EmergencySignIn { secret, reason }
     CreateToken { name, role, scope, expires_unix_seconds, certificate }

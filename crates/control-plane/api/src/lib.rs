@@ -10,8 +10,10 @@
 //! - Each operation that changes something answers 202 with a [`Task`](task::Task), and takes an
 //!   `Idempotency-Key`: a repeated request with the same key returns the same task and does
 //!   nothing.
-//! - An error is `{"error": {"code", "message", "next_step"}}`; [`ErrorCode`] never changes its
-//!   meaning.
+//! - An error is `{"error": {"code", "message", "next_step", "request"}}`; [`ErrorCode`] never
+//!   changes its meaning.
+//! - Each answer has the id of its request in a [header](REQUEST_HEADER), by which the server's log
+//!   names it.
 //! - Sizes are bytes, times are seconds or milliseconds since 1970, as the field's name says.
 //! - A client ignores fields that it does not know. The server refuses them, so that a misspelt
 //!   field is never lost.
@@ -20,6 +22,7 @@
 pub mod access;
 pub mod alarm;
 pub mod backup;
+pub mod browser;
 mod checked_text;
 pub mod datastore;
 pub mod emergency;
@@ -44,7 +47,7 @@ pub mod task;
 pub mod vm;
 pub mod volume;
 
-pub use error::{ErrorBody, ErrorCode, Problem};
+pub use error::{AnsweredProblem, ErrorBody, ErrorCode, Problem};
 pub use name::Name;
 pub use object::{ObjectKind, ObjectRef, Reference};
 pub use operations::{Method, OPERATIONS, Operation, Touches, WhenFull, operation};
@@ -56,6 +59,9 @@ pub const BASE_PATH: &str = "/v1";
 
 /// The header that marks a repeated request as such: 1 to 128 printable ASCII characters.
 pub const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
+
+/// The header of each answer with the id of its request: 16 hexadecimal digits.
+pub const REQUEST_HEADER: &str = "strongroom-request";
 
 /// The extension of each operation in the OpenAPI document that states what it [touches](Touches).
 pub const TOUCHES_EXTENSION: &str = "x-strongroom-touches";

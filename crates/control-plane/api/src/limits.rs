@@ -177,6 +177,9 @@ pub const PROVIDER_TEXT_BYTES_MAX: usize = 256;
 /// there.
 pub const ACTOR_NAME_BYTES_MAX: usize = 63 + 1 + PROVIDER_TEXT_BYTES_MAX;
 
+/// Longest bearer token, in bytes: more than twice that of a token that is made here.
+pub const BEARER_TOKEN_BYTES_MAX: usize = 256;
+
 /// The longest certificate of a client's key, in bytes of PEM.
 pub const CLIENT_CERTIFICATE_BYTES_MAX: usize = 16 * 1024;
 /// Longest client secret at an identity provider, in bytes.

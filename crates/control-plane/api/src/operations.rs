@@ -337,6 +337,13 @@ pub const OPERATIONS: &[Operation] = {
         op("emergency_sign_in", Post, "/v1/emergency-sessions", None, Guard::Everyone)
             .with_record(Some(AccessKind::SignedIn))
             .when_full(RESERVE),
+        op("sign_in_ways", Get, "/v1/sign-in-ways", None, Guard::Everyone),
+        op("page_sign_in_begin", Post, "/v1/page-sign-ins", None, Guard::Everyone).with_record(UNRECORDED),
+        op("page_sign_in", Post, "/v1/page-sessions", None, Guard::Everyone)
+            .with_record(Some(AccessKind::SignedIn))
+            .when_full(RESERVE),
+        op("page_sign_out", Delete, "/v1/page-sessions/current", None, Guard::Callers).when_full(RESERVE),
+        op("page_sign_out_everywhere", Delete, "/v1/page-sessions", None, Guard::Callers).when_full(RESERVE),
         op("session_list", Get, "/v1/sessions", None, Guard::Callers),
         op("session_end", Delete, "/v1/sessions/{session}", None, Guard::Callers).when_full(RESERVE),
         op("me_show", Get, "/v1/me", None, Guard::Callers),
@@ -404,6 +411,18 @@ mod tests {
         let calls: HashSet<_> =
             OPERATIONS.iter().map(|operation| (operation.method, operation.path)).collect();
         assert_eq!((ids.len(), calls.len()), (OPERATIONS.len(), OPERATIONS.len()));
+    }
+
+    /// A browser sends its cookie with whatever reads, without the header of the page.
+    #[test]
+    fn what_reads_changes_nothing() {
+        let reads = OPERATIONS.iter().filter(|operation| operation.method == Method::Get);
+        let changes = |operation: &&Operation| {
+            operation.on_record.is_some_and(|kind| kind != AccessKind::Read)
+                || operation.touches == Touches::GuestControl
+        };
+        let changing: Vec<_> = reads.filter(changes).map(|operation| operation.id).collect();
+        assert_eq!(changing, [""; 0]);
     }
 
     #[test]

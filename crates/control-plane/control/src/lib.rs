@@ -21,6 +21,7 @@ pub mod certificate;
 pub mod client_key;
 pub mod courier;
 pub mod engine;
+pub mod guest_relay;
 pub mod host;
 pub mod identity;
 pub mod inventory;

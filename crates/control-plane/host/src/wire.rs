@@ -3,7 +3,10 @@
 //! Both ends come from one release, or from neighbouring ones; a packet with another format is
 //! refused. Sending never blocks: a peer that does not read is stuck, and its connection is closed.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -135,6 +138,17 @@ impl AsFd for Wire {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Starts a process whose standard input is a wire. It has none of this process's environment.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn start_on_wire(program: &Path, arguments: &[OsString]) -> std::io::Result<(Wire, Child)> {
+    let (wire, theirs) = Wire::pair().map_err(std::io::Error::other)?;
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().stdin(theirs).stdout(Stdio::null()).stderr(Stdio::inherit());
+    Ok((wire, command.spawn()?))
 }
 
 #[cfg(test)]

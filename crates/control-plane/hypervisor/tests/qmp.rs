@@ -5,11 +5,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use strongroom_hypervisor::qmp::{EVENTS_MAX, LINE_BYTES_MAX};
+use strongroom_hypervisor::qmp::{EVENTS_MAX, LINE_BYTES_MAX, MigrationSettings};
 use strongroom_hypervisor::{PowerEvent, Qmp, QmpError};
 
 /// Timeout of steps that take no time.
@@ -146,4 +147,39 @@ fn answers_to_nobody_are_not_believed() {
 fn who_says_nothing_is_not_waited_for_without_end() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     assert!(matches!(Qmp::greet(ours, Duration::from_millis(10)), Err(QmpError::Silent { .. })));
+}
+
+/// QEMU 7.2 that is asked to send its memory while it still ends an attempt that has failed never
+/// takes another one.
+#[test]
+fn a_migration_begins_when_the_former_one_has_let_its_sockets_go() {
+    for lets_go in [true, false] {
+        let (qmp, peer) = connect(move |socket| {
+            greet(&socket);
+            let (mut is_cut_off, mut asked) = (false, Vec::new());
+            loop {
+                let question = request(&socket);
+                let Some(command) = question["execute"].as_str().map(str::to_owned) else { break };
+                asked.push(command.clone());
+                is_cut_off |= command == "yank";
+                let held = json!([{ "type": "block-node", "node-name": "a" }, { "type": "migration" }]);
+                let content = match command.as_str() {
+                    "query-yank" if is_cut_off && lets_go => {
+                        json!([{ "type": "block-node", "node-name": "a" }])
+                    }
+                    "query-yank" => held,
+                    _ => json!({}),
+                };
+                answer(&socket, &question, "return", content);
+            }
+            assert!(is_cut_off, "{asked:?}");
+            assert_eq!(asked.contains(&"migrate".to_owned()), lets_go, "{asked:?}");
+        });
+        let qmp = qmp.unwrap();
+        let settings = MigrationSettings { more_channels: 0, pause_ms: 300, bytes_per_second: 1 << 30 };
+        let sent = qmp.send_memory(Path::new("/run/relay.sock"), settings);
+        assert_eq!(sent.is_ok(), lets_go, "{sent:?}");
+        drop(qmp);
+        peer.join().unwrap();
+    }
 }

@@ -35,7 +35,7 @@ use rustix::process::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use strongroom_confine::{Cgroup, SandboxError, UidLease, close_inherited, confine_storage};
+use strongroom_confine::{Cgroup, SandboxError, UidLease, close_inherited, confine_client};
 use strongroom_io::IdleReactor;
 use strongroom_remote::{RemoteStorage, Server};
 use strongroom_types::{CephMount, CephPools, CephUser};
@@ -433,7 +433,7 @@ fn begin(socket: &PacketSocket) -> Result<(Option<RbdStorage>, Vec<OwnedFd>), Pr
     let (Birth { mount: CephMount { pools, client }, run_as, order }, lease) = receive(socket)?;
     let (parameters, key) = conf::read(&client)?;
     ceph::load()?;
-    confine_storage(run_as)?;
+    confine_client("the storage process", run_as)?;
     let conf = ClusterConf::Given(Arc::new(GivenConf { parameters, key }));
     let cluster = ClusterOptions { conf, user: client.user.into() };
     let CephPools { pool, data_pool, namespace } = pools;

@@ -333,6 +333,43 @@ fn a_move_that_fails_leaves_the_volume_where_it_was() {
 }
 
 #[test]
+fn what_the_destination_does_not_keep_as_it_was_written_is_noticed() {
+    let kek = kek(1);
+    let sorts = [
+        Faults { corrupt_one_in: 6, ..Faults::default() },
+        Faults { misdirect_one_in: 6, ..Faults::default() },
+    ];
+    for faults in sorts {
+        let mut noticed = 0;
+        for seed in 0..20 {
+            let life = Life::new(seed, Some(&kek));
+            let volume = describe_on(&life.fs, path()).unwrap().descriptor.volume;
+            let fs = life.fs.cut(seed);
+            Recorded::AtItsFormerPlace.write(&fs);
+            let options = options(Some(&kek));
+            let mut moving = begin_relocation_on(&fs, path(), to(), &options).unwrap();
+            fs.set_faults(faults);
+            let copied = moving.copy(&mut |_| ControlFlow::Continue(()));
+            fs.set_faults(Faults::default());
+            match copied {
+                Ok(_) => {
+                    moving.take_place().unwrap();
+                    Recorded::Moved.write(&fs);
+                }
+                Err(DatastoreError::NotRelocated { .. }) => noticed += 1,
+                Err(other) => panic!("{faults:?}, seed {seed}: {other}"),
+            }
+            drop(moving);
+            outlives(&fs.cut(seed), &life, volume, seed)
+                .map_err(|error| format!("{faults:?}, seed {seed}: {error}"))
+                .unwrap();
+        }
+        println!("{faults:?}: {noticed} noticed");
+        assert!(noticed > 0);
+    }
+}
+
+#[test]
 fn a_volume_that_finds_no_room_is_where_it_was_and_leaves_nothing() {
     let kek = kek(1);
     let life = Life::new(0, Some(&kek));

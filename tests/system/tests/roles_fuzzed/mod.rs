@@ -20,8 +20,15 @@ use crate::driven_api::Driven;
 
 /// Operations that callers with a token do not use: a stream has no end, and a failed sign-in is
 /// delayed by seconds, and makes others wait.
-const LEFT_OUT: [&str; 5] =
-    ["event_stream", "sign_in", "provider_sign_in_begin", "provider_sign_in", "emergency_sign_in"];
+const LEFT_OUT: [&str; 7] = [
+    "event_stream",
+    "sign_in",
+    "provider_sign_in_begin",
+    "provider_sign_in",
+    "emergency_sign_in",
+    "page_sign_in_begin",
+    "page_sign_in",
+];
 /// Operations that delay the next try when what is sent is wrong: only callers with a built-in role
 /// for the whole site use them.
 const DELAYED: [&str; 2] = ["user_password", "user_second_factor"];

@@ -1,7 +1,7 @@
 import { Link } from "wouter";
 import type { Alarm } from "../../api/types";
 import { addressOfObject } from "../../app/addresses";
-import { capital } from "../../lib/words";
+import { sentence } from "../../lib/words";
 import { Prose } from "../../ui/Prose";
 import { SeverityMark } from "../../ui/Status";
 import { When } from "../../ui/When";
@@ -41,10 +41,10 @@ function AlarmLine({
           )}
         </span>
         <span>
-          <Prose text={capital(message)} />
+          <Prose text={sentence(message)} />
         </span>
         <span className="soft">
-          <Prose text={capital(next_step)} />
+          <Prose text={sentence(next_step)} />
         </span>
       </div>
       <span className="line-end">

@@ -1,3 +1,4 @@
+import { USER_NETWORK } from "../../actions/network";
 import { useAsk } from "../../api/ask";
 import { limitsOf } from "../../api/limits";
 import { bytes } from "../../lib/units";
@@ -6,7 +7,7 @@ import { CheckField, SelectField, TextField } from "../../ui/Field";
 import { Panel } from "../../ui/Panel";
 import { SizeField } from "../../ui/SizeField";
 import type { PartProps } from "./CreateVm";
-import { NO_NETWORK, USER_NETWORK } from "./draft";
+import { NO_NETWORK } from "./draft";
 
 export function HardwarePart({ draft, faults, change }: PartProps) {
   const maySeeHosts = useRefusal()("host_list") === undefined;

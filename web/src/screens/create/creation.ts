@@ -1,14 +1,15 @@
 import type { RequestOf } from "../../api/types";
 import { commandSize } from "../../lib/units";
-import { diskSizes, NO_NETWORK, tagsOf, USER_NETWORK, type Draft } from "./draft";
+import { diskSizes, NO_NETWORK, tagsOf, type Draft } from "./draft";
 import { bytesOf } from "../../ui/SizeField";
 import { action, type Action } from "../../actions/action";
+import { backendOf } from "../../actions/network";
 
 type Body = NonNullable<RequestOf<"vm_create">["body"]>;
 
 function nicsOf(network: string): NonNullable<Body["nics"]> {
   if (network === NO_NETWORK) return [];
-  return [{ backend: network === USER_NETWORK ? { type: "user" } : { type: "network", network } }];
+  return [{ backend: backendOf(network) }];
 }
 
 const given = (name: string, value: string) => (value === "" ? {} : { [name]: value });

@@ -1,5 +1,6 @@
 import { limitsOf, numberFault, textFault } from "../../api/limits";
 import { LIMITS } from "../../api/generated/limits";
+import { USER_NETWORK } from "../../actions/network";
 import type { Schemas } from "../../api/types";
 import { bytesOf, sizeFault, type Size } from "../../ui/SizeField";
 
@@ -33,7 +34,6 @@ export interface Draft {
 }
 
 export const NO_NETWORK = "";
-export const USER_NETWORK = "user";
 
 export const EMPTY: Draft = {
   name: "",

@@ -1,7 +1,7 @@
 import { Link } from "wouter";
 import type { StrongroomEvent } from "../../api/types";
 import { addresses, addressOfObject } from "../../app/addresses";
-import { capital } from "../../lib/words";
+import { sentence } from "../../lib/words";
 import { Prose } from "../../ui/Prose";
 import { When } from "../../ui/When";
 
@@ -28,7 +28,7 @@ function EventLine({
     <div className="line">
       <div className="line-words">
         <span>
-          <Prose text={capital(message)} />
+          <Prose text={sentence(message)} />
         </span>
         <span className="small soft">
           <code>{kind}</code>{" "}

@@ -2,7 +2,6 @@ import { useState } from "react";
 import { useAsk } from "../../api/ask";
 import type { Disk, OperationId, Schemas, Vm } from "../../api/types";
 import { bytes } from "../../lib/units";
-import { useRefusal } from "../../session/useMe";
 import { Button } from "../../ui/Button";
 import { Menu } from "../../ui/Menu";
 import { Empty } from "../../ui/Notes";
@@ -18,17 +17,16 @@ import {
 import { LimitDialog } from "./dialogs/LimitDialog";
 import { Layers } from "./Layers";
 import { limitInWords } from "./SummaryTab";
+import { useVmRefusal } from "./useVmRefusal";
 
 type Asked =
   { what: "add" } | { what: "resize" | "limit" | "encrypt" | "decrypt" | "remove"; disk: Disk };
 
 export function DisksTab({ vm }: { vm: Vm }) {
-  const refusal = useRefusal();
   const [asked, ask] = useState<Asked>();
   const volumes = useAsk("volume_list", { query: { vm: vm.id, limit: 1000 } });
   const close = () => ask(undefined);
-  const why = (operation: OperationId) =>
-    refusal(operation, { vm: { ...vm, folder: vm.folder ?? null } });
+  const why = useVmRefusal(vm);
   return (
     <>
       <div className="buttons">

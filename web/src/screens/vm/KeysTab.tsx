@@ -2,23 +2,24 @@ import { useState } from "react";
 import { useAsk } from "../../api/ask";
 import type { Vm } from "../../api/types";
 import { duration, moment } from "../../lib/units";
-import { capital } from "../../lib/words";
-import { useRefusal } from "../../session/useMe";
+import { sentence } from "../../lib/words";
 import { Button } from "../../ui/Button";
 import { Empty, ProblemNote, Waiting } from "../../ui/Notes";
 import { Facts, Panel } from "../../ui/Panel";
 import { KeyMark } from "../../ui/Status";
 import { Table } from "../../ui/Table";
 import { When } from "../../ui/When";
+import { CryptoperiodDialog } from "./dialogs/CryptoperiodDialog";
 import { RotateDialog } from "./dialogs/RotateDialog";
+import { useVmRefusal } from "./useVmRefusal";
 
 const MS = 1_000;
 
 export function KeysTab({ vm }: { vm: Vm }) {
-  const refusal = useRefusal();
-  const [isAsked, ask] = useState(false);
+  const refusal = useVmRefusal(vm);
+  const [asked, ask] = useState<"rotate" | "period">();
   const status = useAsk("vm_key_status", { path: { vm: vm.name } });
-  const why = refusal("vm_rotate_key", { vm: { ...vm, folder: vm.folder ?? null } });
+  const why = refusal("vm_rotate_key");
   if (!vm.encrypted) {
     return (
       <Panel title="Keys">
@@ -33,7 +34,7 @@ export function KeysTab({ vm }: { vm: Vm }) {
     <Button
       icon="key"
       isDisabled={why !== undefined}
-      onPress={() => ask(true)}
+      onPress={() => ask("rotate")}
       {...(why === undefined ? {} : { "aria-description": why })}
     >
       Rotate&hellip;
@@ -66,13 +67,24 @@ export function KeysTab({ vm }: { vm: Vm }) {
               },
               {
                 name: "Reason",
-                cell: ({ reason }) => (typeof reason === "string" ? capital(reason) : ""),
+                cell: ({ reason }) => (typeof reason === "string" ? sentence(reason) : ""),
               },
             ]}
           />
         )}
       </Panel>
-      <Panel title="Data keys">
+      <Panel
+        title="Data keys"
+        aside={
+          <Button
+            look="quiet"
+            isDisabled={refusal("vm_cryptoperiod_set") !== undefined}
+            onPress={() => ask("period")}
+          >
+            Cryptoperiod&hellip;
+          </Button>
+        }
+      >
         <Facts
           facts={[
             {
@@ -105,7 +117,8 @@ export function KeysTab({ vm }: { vm: Vm }) {
           ]}
         />
       </Panel>
-      {isAsked ? <RotateDialog vms={[vm]} onClose={() => ask(false)} /> : null}
+      {asked === "rotate" ? <RotateDialog vms={[vm]} onClose={() => ask(undefined)} /> : null}
+      {asked === "period" ? <CryptoperiodDialog vm={vm} onClose={() => ask(undefined)} /> : null}
     </>
   );
 }

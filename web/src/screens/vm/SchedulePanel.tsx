@@ -1,57 +1,89 @@
+import { useState } from "react";
+import { commandLine } from "../../actions/action";
+import { useRun } from "../../actions/run";
+import { removeRule } from "../../actions/schedule";
 import { useAsk } from "../../api/ask";
 import type { Schemas, Vm } from "../../api/types";
 import { duration, plural } from "../../lib/units";
-import { CodeLine } from "../../ui/CodeLine";
+import { Button } from "../../ui/Button";
 import { ProblemNote, Waiting } from "../../ui/Notes";
 import { Panel } from "../../ui/Panel";
 import { When } from "../../ui/When";
+import { RuleDialog } from "./dialogs/RuleDialog";
+import { useVmRefusal } from "./useVmRefusal";
 
 const MS = 1_000;
 
 /** When snapshots are made automatically, and what came of it. */
 export function SchedulePanel({ vm }: { vm: Vm }) {
   const { data, error, isPending } = useAsk("vm_snapshot_schedule_show", { path: { vm: vm.name } });
+  const [isAsked, ask] = useState(false);
+  const run = useRun();
+  const refused = useVmRefusal(vm)("vm_snapshot_schedule_set");
+  const rules = (data?.rules ?? []).map(({ rule }) => rule);
   return (
-    <Panel title="Schedule">
-      <div className="stack">
-        {error === null ? null : <ProblemNote problem={error} />}
-        {isPending ? <Waiting /> : null}
-        {data?.rules.length === 0 ? (
-          <>
-            <p className="soft">
-              No snapshot is made automatically. A schedule keeps, for example, one of each of the
-              last seven days:
-            </p>
-            <CodeLine
-              label="Command"
-              text={`strongroom vm snapshot schedule ${vm.name} --every 1d --keep 7`}
-            />
-          </>
-        ) : null}
-        <ul className="stack">
-          {data?.rules.map((rule) => (
-            <RuleLine key={rule.name} rule={rule} />
-          ))}
-        </ul>
-      </div>
+    <Panel
+      title="Schedule"
+      isFlush
+      aside={
+        <Button
+          icon="plus"
+          look="quiet"
+          isDisabled={refused !== undefined || data === undefined}
+          onPress={() => ask(true)}
+        >
+          Add a rule&hellip;
+        </Button>
+      }
+    >
+      {error === null ? null : <ProblemNote problem={error} />}
+      {isPending ? <Waiting /> : null}
+      {data?.rules.length === 0 ? (
+        <p className="panel-line soft">
+          No snapshot is made by itself. A rule makes one in each period, and keeps the newest.
+        </p>
+      ) : null}
+      <ul className="lines">
+        {data?.rules.map((scheduled) => {
+          const end = removeRule(vm.name, rules, scheduled.rule.every_s);
+          return (
+            <li key={scheduled.name} className="line">
+              <RuleWords scheduled={scheduled} />
+              <Button
+                look="quiet"
+                isDisabled={refused !== undefined}
+                aria-label={`End ${scheduled.name}`}
+                aria-description={commandLine(end)}
+                onPress={() => void run([end])}
+              >
+                End
+              </Button>
+            </li>
+          );
+        })}
+      </ul>
+      {isAsked ? <RuleDialog vm={vm} rules={rules} onClose={() => ask(false)} /> : null}
     </Panel>
   );
 }
 
-function RuleLine({
-  rule: { name, rule, kept, next_unix_seconds, last, waits },
+function RuleWords({
+  scheduled: { name, rule, kept, next_unix_seconds, last, waits },
 }: {
-  rule: Schemas["ScheduledRule"];
+  scheduled: Schemas["ScheduledRule"];
 }) {
   return (
-    <li>
-      <strong>{name}</strong>: every {duration(rule.every_s)}, {plural(kept, "snapshot")} of{" "}
-      {rule.keep} kept; next <When ms={next_unix_seconds * MS} />
-      {typeof waits === "string" ? `, waits: ${waits}` : ""}
-      {last === undefined || last === null ? null : (
-        <span className="small soft"> last: {outcomeInWords(last.outcome)}</span>
-      )}
-    </li>
+    <div className="line-words">
+      <span>
+        <strong>{name}</strong>: every {duration(rule.every_s)}, {plural(kept, "snapshot")} of{" "}
+        {rule.keep} kept
+      </span>
+      <span className="small soft">
+        next <When ms={next_unix_seconds * MS} />
+        {typeof waits === "string" ? `, waits: ${waits}` : ""}
+        {last === undefined || last === null ? "" : `; last: ${outcomeInWords(last.outcome)}`}
+      </span>
+    </div>
   );
 }
 

@@ -1,6 +1,5 @@
 import { useState } from "react";
-import type { OperationId, Snapshot, Vm } from "../../api/types";
-import { useRefusal } from "../../session/useMe";
+import type { Snapshot, Vm } from "../../api/types";
 import { Button } from "../../ui/Button";
 import { Empty } from "../../ui/Notes";
 import { Panel } from "../../ui/Panel";
@@ -10,15 +9,14 @@ import { RevertDialog } from "./dialogs/RevertDialog";
 import { SnapshotDialog } from "./dialogs/SnapshotDialog";
 import { SchedulePanel } from "./SchedulePanel";
 import { SnapshotTree, type SnapshotVerb } from "./SnapshotTree";
+import { useVmRefusal } from "./useVmRefusal";
 
 type Asked = { what: "create" } | { what: SnapshotVerb; snapshot: Snapshot };
 
 export function SnapshotsTab({ vm }: { vm: Vm }) {
-  const refusal = useRefusal();
   const [asked, ask] = useState<Asked>();
   const close = () => ask(undefined);
-  const why = (operation: OperationId) =>
-    refusal(operation, { vm: { ...vm, folder: vm.folder ?? null } });
+  const why = useVmRefusal(vm);
   const snapshots = vm.snapshots ?? [];
   const make = (
     <Button

@@ -2,11 +2,12 @@ import { Link } from "wouter";
 import type { Schemas, Vm } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { bytes, count, moment, plural } from "../../lib/units";
-import { capital, words } from "../../lib/words";
+import { capital, sentence } from "../../lib/words";
 import { Facts, Panel } from "../../ui/Panel";
 import { Prose } from "../../ui/Prose";
 import { Mark, powerWord } from "../../ui/Status";
 import { When } from "../../ui/When";
+import { NetworkPanel } from "./NetworkPanel";
 
 const MS = 1_000;
 
@@ -102,10 +103,10 @@ function PolicyPanel({ vm: { policy, deviations = [] } }: { vm: Vm }) {
           <div key={`${rule} ${disk ?? ""}`} className="note note-warning">
             <div className="note-words">
               <p className="note-title">
-                <Prose text={capital(message)} />
+                <Prose text={sentence(message)} />
               </p>
               <p>
-                <Prose text={capital(next_step)} />
+                <Prose text={sentence(next_step)} />
               </p>
             </div>
           </div>
@@ -233,25 +234,6 @@ function HardwarePanel({ vm }: { vm: Vm }) {
   );
 }
 
-function NetworkPanel({ vm: { nics } }: { vm: Vm }) {
-  return (
-    <Panel title="Network">
-      {nics.length === 0 ? <p className="soft">It has no network card.</p> : null}
-      <Facts
-        facts={nics.map(({ backend, mac, link }, index) => ({
-          label: `nic${index}`,
-          value: (
-            <>
-              {backendInWords(backend)} {typeof mac === "string" ? <code>{mac}</code> : null}
-              {link === "down" ? ", without a cable" : ""}
-            </>
-          ),
-        }))}
-      />
-    </Panel>
-  );
-}
-
 export function limitInWords(limits: Schemas["IoLimits"] | undefined): string {
   const iops = limits?.iops?.per_second;
   const rate = limits?.bandwidth?.bytes_per_second;
@@ -268,16 +250,4 @@ function bootInWords(boot: Schemas["Boot"]): string {
   return boot.order === undefined || boot.order.length === 0
     ? "from its disks"
     : `from ${boot.order.join(", ")}`;
-}
-
-function backendInWords(backend: Schemas["NicBackend"]): string {
-  switch (backend.type) {
-    case "user":
-      return "user network (passt)";
-    case "network":
-      return `network ${backend.network}`;
-    case "bridge":
-    case "tap":
-      return `${words(backend.type)} ${backend.device}`;
-  }
 }

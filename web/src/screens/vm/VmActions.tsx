@@ -3,7 +3,8 @@ import { useLocation } from "wouter";
 import { commandLine } from "../../actions/action";
 import { misfit, power, type PowerVerb } from "../../actions/power";
 import { useRun } from "../../actions/run";
-import type { OperationId, Vm } from "../../api/types";
+import { template } from "../../actions/vm";
+import type { Vm } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { useRefusal } from "../../session/useMe";
 import { Button, ButtonLink } from "../../ui/Button";
@@ -18,6 +19,7 @@ import { RotateDialog } from "./dialogs/RotateDialog";
 import { SnapshotDialog } from "./dialogs/SnapshotDialog";
 import { StopDialog } from "./dialogs/StopDialog";
 import { TagDialog } from "./dialogs/TagDialog";
+import { useVmRefusal } from "./useVmRefusal";
 
 type Asked =
   | "stop"
@@ -33,20 +35,13 @@ type Asked =
 
 /** What can be done with a VM: what is likely next as a button, all else in a list. */
 export function VmActions({ vm }: { vm: Vm }) {
-  const refusal = useRefusal();
   const run = useRun();
   const [, go] = useLocation();
   const [asked, ask] = useState<Asked>();
   const close = () => ask(undefined);
-  const place = {
-    vm: {
-      id: vm.id,
-      name: vm.name,
-      encrypted: vm.encrypted,
-      ...(vm.folder === undefined ? {} : { folder: vm.folder }),
-    },
-  };
-  const why = (operation: OperationId) => refusal(operation, place);
+  const why = useVmRefusal(vm);
+  // A console is opened whatever works on the VM.
+  const noConsole = useRefusal()("vm_ticket", { vm: { ...vm, folder: vm.folder ?? null } });
   const whyNot = (verb: PowerVerb) => misfit(verb, vm, powerWord(vm.power)) ?? why(`vm_${verb}`);
 
   const now = (verb: Exclude<PowerVerb, "stop" | "restart">, label: string): Choice => ({
@@ -68,6 +63,8 @@ export function VmActions({ vm }: { vm: Vm }) {
     isDangerous,
     choose: () => ask(id),
   });
+  const isTemplate = vm.template === true;
+  const templating = template(vm, isTemplate);
   const choices = [
     now("start", "Start"),
     now("resume", "Resume"),
@@ -77,6 +74,13 @@ export function VmActions({ vm }: { vm: Vm }) {
     now("reset", "Reset"),
     open("migrate", "Move to another host", why("vm_move_host")),
     open("clone", "Clone", why("vm_clone")),
+    {
+      id: "template",
+      label: isTemplate ? "Make it a VM again" : "Make it a template",
+      hint: commandLine(templating),
+      refusal: vm.power === "stopped" ? why("vm_template") : "It has to be off.",
+      choose: () => void run([templating]),
+    },
     open("edit", "Change", why("vm_set")),
     open("tag", "Tag", why("vm_set")),
     open("limit", "Limit its disks", why("vm_limit")),
@@ -118,12 +122,12 @@ export function VmActions({ vm }: { vm: Vm }) {
       >
         Snapshot&hellip;
       </Button>
-      {why("vm_ticket") === undefined ? (
+      {noConsole === undefined ? (
         <ButtonLink to={addresses.vm(vm.name, "console")} icon="console">
           Console
         </ButtonLink>
       ) : (
-        <Button icon="console" isDisabled aria-description={why("vm_ticket")}>
+        <Button icon="console" isDisabled aria-description={noConsole}>
           Console
         </Button>
       )}

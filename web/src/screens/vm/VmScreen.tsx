@@ -1,7 +1,7 @@
 import { Link, useParams } from "wouter";
 import { useAsk } from "../../api/ask";
 import { addresses } from "../../app/addresses";
-import { capital } from "../../lib/words";
+import { sentence } from "../../lib/words";
 import { Nowhere } from "../../shell/Nowhere";
 import { useTitle } from "../../shell/useTitle";
 import { Note, ProblemNote, Waiting } from "../../ui/Notes";
@@ -90,7 +90,7 @@ function Why({ vm: { reason, power, desired } }: { vm: Vm }) {
   return (
     <Note tone={isBad ? "bad" : isOther ? "warning" : "notice"}>
       <p>
-        <Prose text={capital(reason)} />
+        <Prose text={sentence(reason)} />
       </p>
       {isOther ? <p>It is wanted running, and is started as soon as that is possible.</p> : null}
     </Note>

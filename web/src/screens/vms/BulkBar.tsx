@@ -3,7 +3,7 @@ import { commandLine } from "../../actions/action";
 import { misfit, power, type PowerVerb } from "../../actions/power";
 import { useRun } from "../../actions/run";
 import type { OperationId, VmSummary } from "../../api/types";
-import { plural } from "../../lib/units";
+import { count, plural } from "../../lib/units";
 import { useRefusal } from "../../session/useMe";
 import { Button } from "../../ui/Button";
 import { Menu, type Choice } from "../../ui/Menu";
@@ -11,10 +11,14 @@ import { powerWord } from "../../ui/Status";
 import { DeleteDialog } from "../vm/dialogs/DeleteDialog";
 import { RotateDialog } from "../vm/dialogs/RotateDialog";
 import { SnapshotDialog } from "../vm/dialogs/SnapshotDialog";
+import { StartDialog } from "../vm/dialogs/StartDialog";
 import { StopDialog } from "../vm/dialogs/StopDialog";
 import { TagDialog } from "../vm/dialogs/TagDialog";
 
-type Asked = "stop" | "restart" | "snapshot" | "rotate" | "tag" | "delete";
+/** As many are started without being asked again. */
+const AT_ONCE_MAX = 10;
+
+type Asked = "start" | "resume" | "stop" | "restart" | "snapshot" | "rotate" | "tag" | "delete";
 
 /** What can be done with all selected VMs; those that do not fit are left out. */
 export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: () => void }) {
@@ -37,6 +41,11 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
     fits("restart"),
   ];
 
+  const begin = (verb: "start" | "resume", of: readonly VmSummary[]) => {
+    if (of.length > AT_ONCE_MAX) ask(verb);
+    else void run(of.map((vm) => power[verb](vm)));
+  };
+
   const choice = (
     id: string,
     label: string,
@@ -55,7 +64,7 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
     choose,
   });
   const choices = [
-    choice("resume", "Resume", resuming, () => void run(resuming.map((vm) => power.resume(vm)))),
+    choice("resume", "Resume", resuming, () => begin("resume", resuming)),
     choice("restart", "Restart\u2026", restarting, () => ask("restart")),
     choice("snapshot", "Snapshot\u2026", may("vm_snapshot_create"), () => ask("snapshot")),
     choice(
@@ -75,15 +84,15 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
       <Button
         icon="play"
         isDisabled={starting.length === 0}
-        onPress={() => void run(starting.map((vm) => power.start(vm)))}
+        onPress={() => begin("start", starting)}
         {...(starting[0] === undefined
           ? {}
           : { "aria-description": commandLine(power.start(starting[0])) })}
       >
-        Start {starting.length}
+        Start {count(starting.length)}
       </Button>
       <Button icon="stop" isDisabled={stopping.length === 0} onPress={() => ask("stop")}>
-        Stop {stopping.length}&hellip;
+        Stop {count(stopping.length)}&hellip;
       </Button>
       <Menu label="More for the selected VMs" choices={choices}>
         More
@@ -91,6 +100,8 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
       <Button look="quiet" icon="close" onPress={onClear}>
         Clear
       </Button>
+      {asked === "start" ? <StartDialog vms={starting} verb="start" onClose={close} /> : null}
+      {asked === "resume" ? <StartDialog vms={resuming} verb="resume" onClose={close} /> : null}
       {asked === "stop" ? <StopDialog vms={stopping} verb="stop" onClose={close} /> : null}
       {asked === "restart" ? <StopDialog vms={restarting} verb="restart" onClose={close} /> : null}
       {asked === "snapshot" ? (

@@ -9,10 +9,10 @@
 //!
 //! qemu-img, a foreign program, has only the first filter: we do not know what its libraries try.
 
+mod client;
 mod deadly;
 mod monitor;
 mod qemu_img;
-mod storage;
 mod supervisor;
 mod tpm_gate;
 mod worker;
@@ -78,12 +78,12 @@ pub(super) fn deny_to_supervisor() -> Result<(), SandboxError> {
     deny(&supervisor::TABLE)
 }
 
-/// Denies the calls that the client of a storage cluster does not need. It can still make threads,
-/// and connect to the cluster.
+/// Denies the calls that a client of other machines does not need: that of a storage cluster, or the
+/// relay of guest data. It can still make threads, and connect.
 ///
 /// On an error the process must not connect.
-pub(super) fn deny_to_storage() -> Result<(), SandboxError> {
-    deny(&storage::TABLE)
+pub(super) fn deny_to_client() -> Result<(), SandboxError> {
+    deny(&client::TABLE)
 }
 
 /// Denies nearly all calls to a process that relays between QEMU, over one open socket, and another
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     const OURS: [&Table; 5] =
-        [&worker::TABLE, &supervisor::TABLE, &monitor::TABLE, &tpm_gate::TABLE, &storage::TABLE];
+        [&worker::TABLE, &supervisor::TABLE, &monitor::TABLE, &tpm_gate::TABLE, &client::TABLE];
 
     #[test]
     fn every_filter_compiles() {

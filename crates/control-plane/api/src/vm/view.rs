@@ -164,6 +164,9 @@ pub struct VmView {
     /// What its policy says of that, if it does not hold: the VM is encrypted, or was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_overruled: Option<MigrationMode>,
+    /// Whether its policy refuses its console and screen to browsers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub browser_console_denied: bool,
     /// What of it its policy does not permit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deviations: Vec<Deviation>,

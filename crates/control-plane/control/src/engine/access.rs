@@ -342,6 +342,18 @@ impl Control {
         self.record_limited(caller, &caller.name, caller.entry_of(AccessKind::Refused, message))
     }
 
+    /// Records that a browser made a request for a page that is not this server's. These are
+    /// counted apart: nobody's page keeps the caller's own refusals out of the log.
+    ///
+    /// # Errors
+    /// [`Problem`] if it cannot be recorded.
+    pub fn record_foreign(&self, caller: &Caller, problem: &Problem) -> Result<(), Problem> {
+        let operation = caller.operation.unwrap_or("no operation");
+        let message = format!("{operation}: {}", problem.message);
+        let key = format!("{} of other pages", caller.name);
+        self.record_limited(caller, &key, caller.entry_of(AccessKind::Refused, message))
+    }
+
     /// Records an entry of the access log before what it reports is done.
     pub(super) fn record_access(&self, caller: &Caller, entry: AccessEntry) -> Result<(), Problem> {
         self.race(|| Ok(self.commit_for(caller, self.draft(), entry.clone())?))

@@ -759,6 +759,6 @@ pub(super) fn unchecked(error: PasswordError) -> Problem {
     Problem::new(ErrorCode::Unavailable, error.to_string()).next("use a token")
 }
 
-pub(super) fn no_random(error: getrandom::Error) -> Problem {
+pub(crate) fn no_random(error: getrandom::Error) -> Problem {
     Problem::new(ErrorCode::Unavailable, format!("the system gives no random numbers: {error}"))
 }

@@ -143,6 +143,8 @@ pub(super) fn found<'vm>(
         processor,
         // It is looked at when a VM moves.
         migration: _,
+        // It is looked at when a browser asks.
+        browser_console_denied: _,
         // They are looked at where a VM runs.
         crypto_safe_hosts: _,
         restart: _,

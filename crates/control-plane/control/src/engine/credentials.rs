@@ -1,5 +1,7 @@
 //! Tokens for programs, and sessions.
 
+use std::net::IpAddr;
+
 use strongroom_api::access::{
     AccessKind, CreateToken, NewSession, NewToken, Session, ShownOnce, SignIn, Token,
 };
@@ -12,17 +14,19 @@ use super::accounts::{
     account_name_is_free, covers, must_have, no_random, place_of_scope, scope_of, scope_text, tokens,
     unchecked, with_role, within,
 };
+use super::browsers::token_session_view;
 use super::emergency::not_in_emergency;
 use super::outside::outside_session_view;
 use super::wishes::Caller;
 use super::{Control, Stop};
-use crate::bearer;
+use crate::bearer::{self, ShownAs};
 use crate::client_key::{self, ClientKey};
 use crate::inventory::{Index, Row};
 use crate::passwords::{PasswordHash, Verdict, step_of_code};
 use crate::problems;
 use crate::records::{
-    CredentialRecord, CredentialUse, OutsideSessionRecord, Place, Principal, RoleAt, UserRecord,
+    CredentialRecord, CredentialUse, OutsideSessionRecord, Place, Principal, RoleAt, TokenSessionRecord,
+    UserRecord,
 };
 
 /// The longest life of a token, in seconds: 366 days.
@@ -31,10 +35,38 @@ pub const TOKEN_LIFE_MAX_SECONDS: u64 = 366 * 86_400;
 pub const SESSION_LIFE_SECONDS: u64 = 12 * 3600;
 /// The most tokens.
 const TOKENS_MAX: usize = 10_000;
-/// The most sessions of one user; a new one ends the oldest.
-const SESSIONS_OF_ONE_MAX: usize = 16;
+/// The most sessions of one user, or that hang on one token; a new one ends the oldest.
+pub(super) const SESSIONS_OF_ONE_MAX: usize = 16;
 /// The key under which refused sign-ins are counted for the access log.
 const REFUSED_SIGN_INS: &str = "sign-in";
+
+/// How somebody signs in.
+#[derive(Clone, Copy, Debug)]
+pub struct SigningIn {
+    /// The address that the request came from.
+    pub from: IpAddr,
+    /// The operation, for the access log.
+    pub operation: &'static str,
+    /// What the secret of the session is shown as.
+    pub shown_as: ShownAs,
+}
+
+impl SigningIn {
+    /// A program, by this operation.
+    pub fn program(from: IpAddr, operation: &'static str) -> Self {
+        Self { from, operation, shown_as: ShownAs::Bearer }
+    }
+
+    /// A browser.
+    pub fn browser(from: IpAddr) -> Self {
+        Self { from, operation: "page_sign_in", shown_as: ShownAs::Cookie }
+    }
+
+    /// Somebody of this name, who is not known yet.
+    pub(super) fn caller(&self, name: &str) -> Caller {
+        Caller { from: Some(self.from), operation: Some(self.operation), ..Caller::machine(name) }
+    }
+}
 
 impl Control {
     /// Makes a token for programs.
@@ -157,7 +189,11 @@ impl Control {
         let of_users = own.filter_map(|session| session_view(&index, session));
         let outside = index.outside_sessions.iter();
         let outside = outside.filter(|session| is_own_outside_session(&index, caller, session));
-        of_users.chain(outside.map(|session| outside_session_view(session))).collect()
+        let now = self.now_unix_ms() / 1000;
+        let of_tokens = index.token_sessions.iter();
+        let of_tokens = of_tokens.filter(|session| is_own_token_session(&index, caller, session));
+        let of_tokens = of_tokens.filter_map(|session| token_session_view(&index, session, now));
+        of_users.chain(outside.map(|session| outside_session_view(session))).chain(of_tokens).collect()
     }
 
     /// Ends a session.
@@ -165,6 +201,10 @@ impl Control {
         self.change(caller, format!("session {id} was ended"), |index, _| {
             let mut sessions = index.credentials.iter().filter(|one| one.use_ == CredentialUse::Session);
             if let Some(session) = sessions.find(|one| one.id == id && is_own_session(index, caller, one)) {
+                return Ok(((), self.draft().remove(session)));
+            }
+            let mut of_tokens = index.token_sessions.iter().filter(|one| one.id == id);
+            if let Some(session) = of_tokens.find(|one| is_own_token_session(index, caller, one)) {
                 return Ok(((), self.draft().remove(session)));
             }
             let found = index.outside_session(id);
@@ -180,12 +220,11 @@ impl Control {
     /// `unauthorized`, which does not say what was wrong.
     pub fn sign_in(
         &self,
-        from: std::net::IpAddr,
+        signing_in: &SigningIn,
         wish: &SignIn,
         hash: &dyn PasswordHash,
     ) -> Result<NewSession, Problem> {
-        let caller =
-            Caller { from: Some(from), operation: Some("sign_in"), ..Caller::machine(wish.user.as_str()) };
+        let caller = signing_in.caller(wish.user.as_str());
         let (user, compared) = {
             let index = self.inventory.read();
             let user = index.users.iter().find(|user| user.name == wish.user).cloned();
@@ -229,7 +268,7 @@ impl Control {
                     ..UserRecord::clone(&present.record)
                 };
                 let record = CredentialRecord {
-                    sha256: bearer::sha256(&token),
+                    sha256: signing_in.shown_as.stored_form(&token),
                     id,
                     user: Some(user.id),
                     use_: CredentialUse::Session,
@@ -317,12 +356,26 @@ fn is_own_outside_session(index: &Index, caller: &Caller, session: &OutsideSessi
     caller.principal == Principal::Token(session.id) || manages_roles(index, caller)
 }
 
+fn is_own_token_session(index: &Index, caller: &Caller, session: &TokenSessionRecord) -> bool {
+    let own = match caller.principal {
+        Principal::Token(id) => index.credentials.get(&session.token_sha256).is_some_and(|one| one.id == id),
+        Principal::Machine | Principal::User(_) => false,
+    };
+    own || manages_roles(index, caller)
+}
+
 /// The sessions that have not ended.
 pub(super) fn current_sessions(index: &Index, now_unix_seconds: u64) -> Vec<Session> {
     let of_users = index.credentials.iter().filter(|one| one.use_ == CredentialUse::Session);
     let of_users = of_users.filter_map(|session| session_view(index, session));
     let outside = index.outside_sessions.iter().map(|session| outside_session_view(session));
-    of_users.chain(outside).filter(|session| session.expires_unix_seconds > now_unix_seconds).collect()
+    let of_tokens = index.token_sessions.iter();
+    let of_tokens = of_tokens.filter_map(|session| token_session_view(index, session, now_unix_seconds));
+    of_users
+        .chain(outside)
+        .chain(of_tokens)
+        .filter(|session| session.expires_unix_seconds > now_unix_seconds)
+        .collect()
 }
 
 /// The token with this name or id, if the caller may manage it.

@@ -4,8 +4,6 @@
 //! stays until somebody else acknowledges it. The session makes neither emergency credentials nor
 //! tokens, so it leaves no other way in that is not seen. What it does is on record under its name.
 
-use std::net::IpAddr;
-
 use strongroom_api::access::{AccessKind, NewSession};
 use strongroom_api::alarm::{Alarm, AlarmKind, Severity};
 use strongroom_api::emergency::{
@@ -18,6 +16,7 @@ use uuid::Uuid;
 use super::access::{AccessObject, no_such};
 use super::accounts::{covers, no_random, taken, within};
 use super::alarms::Wanted;
+use super::credentials::SigningIn;
 use super::identity_providers::EMERGENCY;
 use super::outside::outside_session_view;
 use super::recipients::RAISED;
@@ -137,13 +136,13 @@ impl Control {
     ///
     /// # Errors
     /// `unauthorized`.
-    pub fn sign_in_emergency(&self, from: IpAddr, wish: &EmergencySignIn) -> Result<NewSession, Problem> {
+    pub fn sign_in_emergency(
+        &self,
+        signing_in: &SigningIn,
+        wish: &EmergencySignIn,
+    ) -> Result<NewSession, Problem> {
         let EmergencySignIn { secret, reason } = wish;
-        let caller = |name: &str| Caller {
-            from: Some(from),
-            operation: Some("emergency_sign_in"),
-            ..Caller::machine(&format!("{EMERGENCY}:{name}"))
-        };
+        let caller = |name: &str| signing_in.caller(&format!("{EMERGENCY}:{name}"));
         let sha256 = stored_form(secret.as_str());
         let token = bearer::fresh().map_err(no_random)?;
         let id = Uuid::new_v4();
@@ -157,7 +156,7 @@ impl Control {
                 let (now, caller) = (self.now_unix_ms() / 1000, caller(known.name.as_str()));
                 let used = EmergencyUse {
                     at_unix_seconds: now,
-                    from: address_text(from),
+                    from: address_text(signing_in.from),
                     reason: reason.as_str().to_owned(),
                     acknowledged_by: None,
                 };
@@ -167,7 +166,7 @@ impl Control {
                     ..EmergencyRecord::clone(&known.record)
                 };
                 let record = OutsideSessionRecord {
-                    sha256: bearer::sha256(&token),
+                    sha256: signing_in.shown_as.stored_form(&token),
                     id,
                     name: caller.name.clone(),
                     entrance: Entrance::Emergency { credential: known.id },

@@ -13,6 +13,7 @@
 //!
 //! - [`access`]: who may do what. [`accounts`]: users, roles, folders and grants. [`credentials`]:
 //!   tokens, sessions. [`access_log`]: what is on record of all this.
+//! - [`holders`]: who holds what a caller has shown. [`browsers`]: sessions of browsers.
 //! - [`identity_providers`], [`outside`]: people who are no users, and their sessions. [`flows`]:
 //!   their sign-ins that are not finished. [`emergency`]: credentials for when nobody can sign in.
 //! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
@@ -42,6 +43,7 @@ mod alarms;
 mod backups;
 mod balance;
 mod boards;
+mod browsers;
 mod carried_moves;
 mod clones;
 mod compliance;
@@ -62,6 +64,7 @@ mod fencing;
 mod fill;
 mod flows;
 mod groups;
+pub mod holders;
 mod identity_providers;
 mod joining;
 mod live_moves;
@@ -135,8 +138,10 @@ use crate::keys::VmKeys;
 use crate::problems;
 use crate::records::{HostRecord, Named, VmRecord};
 
+pub(crate) use accounts::no_random;
 pub use advance::Next;
 pub use alarms::Certificate;
+pub use credentials::SigningIn;
 pub use schedule::Schedule;
 pub(crate) use statistics::Sample;
 pub use wishes::{Caller, RequestKey};

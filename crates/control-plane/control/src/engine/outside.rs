@@ -17,6 +17,7 @@ use strongroom_serving::network_of;
 use uuid::Uuid;
 
 use super::accounts::no_random;
+use super::credentials::SigningIn;
 use super::flows::{FLOW_LIFE_MS, Flow};
 use super::identity_providers::{find_provider, may_redirect, unusable};
 use super::wishes::Caller;
@@ -83,12 +84,8 @@ impl Control {
     ///
     /// # Errors
     /// `unauthorized`, which does not say what was wrong; the access log does.
-    pub fn finish_sign_in(&self, from: IpAddr, wish: &FinishSignIn) -> Result<NewSession, Problem> {
-        let caller = |name: String| Caller {
-            from: Some(from),
-            operation: Some("provider_sign_in"),
-            ..Caller::machine(&name)
-        };
+    pub fn finish_sign_in(&self, signing_in: &SigningIn, wish: &FinishSignIn) -> Result<NewSession, Problem> {
+        let caller = |name: String| signing_in.caller(&name);
         let FinishSignIn { flow, state, code, iss } = wish;
         let flow = self.flows.take(&bearer::sha256(flow.as_str()), self.now_unix_ms());
         let Some(flow) = flow else {
@@ -122,17 +119,21 @@ impl Control {
             Err(reason) => return Err(self.refused_sign_in(&unknown, &reason)),
         };
         let caller = caller(format!("{}:{}", provider.name, identity.user));
-        self.admit_from_outside(&caller, &provider, &identity, groups)
+        self.admit_from_outside(
+            signing_in,
+            &caller,
+            &Admittance { provider: &provider, identity: &identity, groups },
+        )
     }
 
     /// Begins the session of somebody whom a provider has identified.
     fn admit_from_outside(
         &self,
+        signing_in: &SigningIn,
         caller: &Caller,
-        provider: &Row<IdentityProviderRecord>,
-        identity: &Identity,
-        groups: Vec<ProviderText>,
+        somebody: &Admittance<'_>,
     ) -> Result<NewSession, Problem> {
+        let Admittance { provider, identity, groups } = somebody;
         let token = bearer::fresh().map_err(no_random)?;
         let id = Uuid::new_v4();
         let message = format!(
@@ -147,7 +148,7 @@ impl Control {
                 let index = self.inventory.read();
                 let now = self.now_unix_ms() / 1000;
                 let record = OutsideSessionRecord {
-                    sha256: bearer::sha256(&token),
+                    sha256: signing_in.shown_as.stored_form(&token),
                     id,
                     name: caller.name.clone(),
                     entrance: Entrance::Provider {
@@ -222,6 +223,13 @@ impl Control {
             Err(problem) => problem,
         }
     }
+}
+
+/// Somebody whom a provider has identified.
+struct Admittance<'found> {
+    provider: &'found Row<IdentityProviderRecord>,
+    identity: &'found Identity,
+    groups: Vec<ProviderText>,
 }
 
 fn request_of(flow: &Flow) -> AuthorizationRequest<'_> {

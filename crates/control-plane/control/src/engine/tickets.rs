@@ -8,6 +8,7 @@ use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
 use strongroom_api::vm::{DiskKind, ImageFormat, Ticket, TicketUse};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_host::protocol::{Grant, TicketId, TicketRequest, VmSpec};
+use strongroom_types::VmId;
 use strongroom_vm::DiskName;
 
 use super::Control;
@@ -34,8 +35,10 @@ pub(super) struct TicketsOut(Mutex<Vec<TicketOut>>);
 struct TicketOut {
     caller: Caller,
     host: Arc<dyn Host>,
-    ticket: TicketId,
-    expires_unix_seconds: u64,
+    vm: VmId,
+    id: TicketId,
+    ticket: Ticket,
+    use_: TicketUse,
 }
 
 impl Control {
@@ -83,25 +86,64 @@ impl Control {
             let event = || self.draft().event(kind, &vm.object(), message.clone(), None);
             self.race(|| Ok(self.inventory.commit(event())?))?;
         }
-        let out = TicketOut {
-            caller: caller.clone(),
-            host: Arc::clone(&seat.host),
-            ticket: told.ticket.clone(),
-            expires_unix_seconds: told.expires_unix_seconds,
-        };
-        self.tickets.0.lock().push(out);
-        // The right may have been lost while the host was asked.
-        self.void_tickets();
-        self.still_may(&self.inventory.read(), caller)?;
         // A host on another machine is reached where its record says, whatever it says itself.
         let listens = told.port.as_ref().map(|port| port.listen.to_string());
-        Ok(Ticket {
-            ticket: told.ticket.into(),
+        let ticket = Ticket {
+            ticket: told.ticket.clone().into(),
             expires_unix_seconds: told.expires_unix_seconds,
             socket: told.socket.display().to_string(),
             host: seat.name.to_string(),
             address: seat.address.clone().or(listens),
             certificate_sha256: told.port.map(|port| port.certificate_sha256),
+        };
+        let out = TicketOut {
+            caller: caller.clone(),
+            host: Arc::clone(&seat.host),
+            vm: vm.id,
+            id: told.ticket,
+            ticket: ticket.clone(),
+            use_: wanted.clone(),
+        };
+        self.tickets.0.lock().push(out);
+        // The right may have been lost while the host was asked.
+        self.void_tickets();
+        self.still_may(&self.inventory.read(), caller)?;
+        Ok(ticket)
+    }
+
+    /// Takes a ticket of this caller for a console or screen, once, to be presented for its browser.
+    ///
+    /// # Errors
+    /// `not_found` if there is none, or it was taken; `forbidden` if the VM's policy says so.
+    pub fn take_ticket(&self, caller: &Caller, ticket: &str) -> Result<Ticket, Problem> {
+        self.void_tickets();
+        let mut out = self.tickets.0.lock();
+        let is_it = |out: &TicketOut| {
+            let is_shown = matches!(out.use_, TicketUse::Console { .. } | TicketUse::Vnc {});
+            is_shown && out.caller.principal == caller.principal && out.ticket.ticket == ticket
+        };
+        let found = out.iter().position(is_it);
+        let found = found.ok_or_else(|| {
+            let problem = Problem::new(ErrorCode::NotFound, "there is no such ticket of this caller");
+            problem.next("ask for another one: each is used once, within 30 seconds")
+        })?;
+        let TicketOut { vm, ticket, .. } = out.swap_remove(found);
+        drop(out);
+        self.expect_browsers(vm)?;
+        Ok(ticket)
+    }
+
+    /// Refuses guest data to browsers if the VM's policy does.
+    fn expect_browsers(&self, vm: VmId) -> Result<(), Problem> {
+        let index = self.inventory.read();
+        let Some(vm) = index.vm(vm) else { return Ok(()) };
+        let denying = index.policy_of(vm).filter(|policy| policy.rules.browser_console_denied);
+        denying.map_or(Ok(()), |policy| {
+            let problem = Problem::new(
+                ErrorCode::Forbidden,
+                format!("policy {} refuses VM {}'s console and screen to browsers", policy.name, vm.name),
+            );
+            Err(problem.next(format!("`strongroom vm console {}` goes to its host directly", vm.name)))
         })
     }
 
@@ -113,15 +155,15 @@ impl Control {
             return;
         }
         let now_unix_seconds = self.now_unix_ms() / 1000;
-        out.retain(|out| out.expires_unix_seconds > now_unix_seconds);
+        out.retain(|out| out.ticket.expires_unix_seconds > now_unix_seconds);
         let lost: Vec<_> = {
             let index = self.inventory.read();
             out.extract_if(.., |out| self.still_may(&index, &out.caller).is_err()).collect()
         };
         drop(out);
-        for TicketOut { caller, host, ticket, .. } in lost {
+        for TicketOut { caller, host, id, .. } in lost {
             // An unreachable host may still take it, for some seconds.
-            if let Err(error) = host.void_ticket(&ticket) {
+            if let Err(error) = host.void_ticket(&id) {
                 tracing::warn!(caller = %caller.name, "a ticket could not be ended: {error}");
             }
         }

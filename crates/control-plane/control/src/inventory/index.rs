@@ -22,7 +22,8 @@ use crate::records::{
     DatastoreRecord, DeliveryRecord, DiskRecord, EmergencyRecord, Entrance, FolderRecord, GrantRecord,
     GroupGrantRecord, GroupRecord, HostRecord, IdentityProviderRecord, Named, NetworkRecord, ObservedRecord,
     OutsideSessionRecord, Place, PlacementGroupRecord, PolicyRecord, RecipientRecord, Record, RequestRecord,
-    RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, UserRecord, VmRecord, VolumeRecord,
+    RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, TokenSessionRecord, UserRecord, VmRecord,
+    VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -76,6 +77,8 @@ pub struct Index {
     pub group_grants: Table<GroupGrantRecord>,
     /// Sessions of people who are no users.
     pub outside_sessions: Table<OutsideSessionRecord>,
+    /// Sessions of browsers that hang on a token.
+    pub token_sessions: Table<TokenSessionRecord>,
     /// Emergency credentials.
     pub emergencies: Table<EmergencyRecord>,
     /// How long the access log is kept, if it was set.
@@ -169,6 +172,7 @@ impl Index {
             "identity-provider" => drop(change(&mut self.identity_providers, key, id, entry)?),
             "group-grant" => drop(change(&mut self.group_grants, key, id, entry)?),
             "outside-session" => drop(change(&mut self.outside_sessions, key, id, entry)?),
+            "token-session" => drop(change(&mut self.token_sessions, key, id, entry)?),
             "emergency" => drop(change(&mut self.emergencies, key, id, entry)?),
             "access-retention" => drop(change(&mut self.retention, key, id, entry)?),
             "access-anchor" => drop(change(&mut self.anchor, key, id, entry)?),
@@ -420,8 +424,15 @@ impl Index {
         });
         // The rights of somebody who is no user end with the session, also those of its tasks.
         let over = self.outside_sessions.iter().filter(|one| one.expires_unix_seconds <= now_unix_seconds);
+        // One whose token is gone counts no more.
+        let hang = self.token_sessions.iter().filter(|session| {
+            let token = &session.token_sha256;
+            session.expires_unix_seconds <= now_unix_seconds
+                || (self.credentials.get(token).is_none() && self.tokens.get(token).is_none())
+        });
         let keys = over
             .map(|over| over.key())
+            .chain(hang.map(|session| session.key()))
             .chain(events.map(|event| event.key()))
             .chain(tasks.map(|task| task.key()));
         let keys = keys.chain(ended.map(|ended| ended.key()));

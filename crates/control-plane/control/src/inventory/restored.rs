@@ -125,6 +125,9 @@ impl Inventory {
         for session in index.outside_sessions.iter() {
             add(&|draft| draft.remove(session));
         }
+        for session in index.token_sessions.iter() {
+            add(&|draft| draft.remove(session));
+        }
         for credential in index.emergencies.iter() {
             add(&|draft| draft.remove_named(credential));
         }

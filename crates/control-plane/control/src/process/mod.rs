@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use crate::backup::Backups;
 use crate::courier::Courier;
 use crate::engine::{Clock, Control};
+use crate::guest_relay::GuestRelay;
 use crate::host::Host;
 use crate::identity::IdentityProviders;
 use crate::inventory::Failure;
@@ -57,6 +58,8 @@ pub struct ControlConfig {
     pub keys: Arc<dyn VmKeys>,
     /// Hashes users' passwords.
     pub passwords: Arc<dyn PasswordHash>,
+    /// Carries guest data for browsers.
+    pub relay: Option<Arc<dyn GuestRelay>>,
 }
 
 /// Why a control plane cannot serve.
@@ -91,6 +94,7 @@ pub struct ControlProcess {
     address: SocketAddr,
     tls: ApiTls,
     passwords: Arc<dyn PasswordHash>,
+    relay: Option<Arc<dyn GuestRelay>>,
 }
 
 impl ControlProcess {
@@ -111,6 +115,7 @@ impl ControlProcess {
             backups,
             keys,
             passwords,
+            relay,
         } = config;
         let clock: Clock = Arc::new(unix_milliseconds_now);
         // The store reads its whole file, and providers are queried.
@@ -142,7 +147,7 @@ impl ControlProcess {
         let control = Arc::new(control);
         let keys = Arc::clone(&control);
         tls.ask_for_keys_when(move || keys.knows_client_keys());
-        Ok(Self { control, listener, address, tls, passwords })
+        Ok(Self { control, listener, address, tls, passwords, relay })
     }
 
     /// The address of the API; with port 0, the kernel has chosen the port.
@@ -166,12 +171,12 @@ impl ControlProcess {
     /// # Errors
     /// [`ControlError::Thread`].
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ControlError> {
-        let Self { control, listener, tls, passwords, .. } = self;
+        let Self { control, listener, tls, passwords, relay, .. } = self;
         let threads = threads::Threads::start(&control).map_err(ControlError::Thread)?;
         tracing::info!(address = %self.address, fingerprint = %tls.fingerprint(), "the control plane serves");
         let (config, tls) = (tls.config(), Arc::new(tls));
         let followed = tokio::spawn(follow_certificate(tls, Arc::clone(&control)));
-        server::serve(listener, config, Arc::clone(&control), passwords, stop).await;
+        server::serve(listener, config, Arc::clone(&control), passwords, relay, stop).await;
         followed.abort();
         control.schedule.end();
         // The threads wait for calls to hosts and the store, which have timeouts.

@@ -162,7 +162,8 @@ pub enum CredentialUse {
 /// roles, does not know these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialRecord {
-    /// SHA-256 of the bearer token, in hexadecimal; or of a key ([`crate::client_key`]).
+    /// SHA-256 of the bearer token, in hexadecimal; or of a key ([`crate::client_key`]) or a
+    /// browser's cookie ([`crate::bearer`]), each with another byte before it.
     pub sha256: String,
     /// Its id.
     pub id: Uuid,
@@ -199,7 +200,7 @@ pub struct GroupGrantRecord {
 /// A session of somebody who is no user of this site. Its rights are its own, and end with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutsideSessionRecord {
-    /// SHA-256 of the bearer token, in hexadecimal.
+    /// SHA-256 of the bearer token or of the cookie's secret, as in [`CredentialRecord`].
     pub sha256: String,
     /// Its id.
     pub id: Uuid,
@@ -210,6 +211,23 @@ pub struct OutsideSessionRecord {
     /// When it began, in seconds since 1970.
     pub created_unix_seconds: u64,
     /// When it ends, in seconds since 1970.
+    pub expires_unix_seconds: u64,
+}
+
+/// A session of a browser that hangs on a token: it has the rights that the token has at each
+/// moment, and ends with it. A token that is rotated is another one. An earlier version does not
+/// know these, and lets nobody in by them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenSessionRecord {
+    /// SHA-256 of the cookie's secret, in hexadecimal.
+    pub sha256: String,
+    /// Its id.
+    pub id: Uuid,
+    /// SHA-256 of the token, in hexadecimal.
+    pub token_sha256: String,
+    /// When it began, in seconds since 1970.
+    pub created_unix_seconds: u64,
+    /// When it ends at the latest, in seconds since 1970.
     pub expires_unix_seconds: u64,
 }
 

@@ -33,6 +33,7 @@
 //! | `identity-provider/<id>`, `identity-provider-name/<name>` | [`IdentityProviderRecord`], its id | the access room |
 //! | `group-grant/<id>` | [`GroupGrantRecord`]: a role that a group of a provider has | the access room |
 //! | `outside-session/<SHA-256>` | [`OutsideSessionRecord`]: a session of somebody who is no user | the access room |
+//! | `token-session/<SHA-256>` | [`TokenSessionRecord`]: a session of a browser that hangs on a token | the access room |
 //! | `emergency/<id>`, `emergency-name/<name>` | [`EmergencyRecord`], its id | the access room |
 //! | `access/<number, 20 digits>` | [`AccessRecord`]: an entry of the access log | the access room |
 //! | `access-head` | [`AccessHeadRecord`]: the last entry, and what of the log is there | with `access/` |
@@ -54,7 +55,7 @@ mod vm;
 pub use access::{
     ACCESS_HEAD_KEY, AccessAnchorRecord, AccessHeadRecord, AccessRecord, AccessRetentionRecord, AskedBy,
     CredentialRecord, CredentialUse, Entrance, FolderRecord, GrantRecord, GroupGrantRecord, NeedAt,
-    OutsideSessionRecord, Place, Principal, RoleAt, RoleRecord, UserRecord, address_text,
+    OutsideSessionRecord, Place, Principal, RoleAt, RoleRecord, TokenSessionRecord, UserRecord, address_text,
 };
 pub use emergency::EmergencyRecord;
 pub use group::{GroupMember, GroupRecord, GroupState};
@@ -374,6 +375,7 @@ record!(CredentialRecord, "credential/", |credential| credential.sha256.clone())
 record!(IdentityProviderRecord, "identity-provider/", |provider| provider.id.to_string());
 record!(GroupGrantRecord, "group-grant/", |grant| grant.id.to_string());
 record!(OutsideSessionRecord, "outside-session/", |session| session.sha256.clone());
+record!(TokenSessionRecord, "token-session/", |session| session.sha256.clone());
 record!(EmergencyRecord, "emergency/", |credential| credential.id.to_string());
 record!(AccessRecord, "access/", |entry| event_id(entry.0.id));
 record!(AccessRetentionRecord, "access-retention/", |_retention| "site".to_owned());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
+use strongroom_api::browser::{PAGE_HEADER, PAGE_HEADER_VALUE, SESSION_COOKIE};
 use strongroom_api::guard::Guard;
 use strongroom_api::limits::IDEMPOTENCY_KEY_MAX_BYTES;
 use strongroom_api::{ErrorCode, IDEMPOTENCY_KEY_HEADER, Method, OPERATIONS, Operation, TOUCHES_EXTENSION};
@@ -15,9 +16,13 @@ fn is_open(operation: &Operation) -> bool {
     operation.guard == Guard::Everyone
 }
 
+/// The operations that set a cookie without a caller, and take requests of the page alone.
+const FOR_THE_PAGE: [&str; 2] = ["page_sign_in_begin", "page_sign_in"];
+
 /// The introduction of the document.
 const DESCRIPTION: &str = "Virtual machines whose disks nobody but they can read.\n\n\
-Every operation but `openapi`, `healthz`, `readyz` and those that sign in takes a bearer token: `Authorization: Bearer TOKEN`. What changes \
+Every operation but `openapi`, `healthz`, `readyz` and those that sign in takes a bearer token: `Authorization: Bearer TOKEN`; or, from the page of this \
+server, the cookie of its session, with `Strongroom-Page: 1` beside it unless the method is GET. Each answer has the id of its request in `Strongroom-Request`. What changes \
 something answers 202 with a task; `GET /v1/tasks/{task}?wait_s=60` waits for its end.\n\n\
 Guest data does not pass here. `POST /v1/vms/{vm}/tickets` gives a ticket for one connection to the VM's host: connect \
 to the unix socket in the ticket's `socket`, or from another machine to its `address` over TLS, send `{\"format\":1,\"ticket\":\"TICKET\"}` and a line feed, and read one line, \
@@ -52,9 +57,15 @@ fn document(api: utoipa::openapi::OpenApi) -> Value {
     });
     document["tags"] =
         TAGS.iter().map(|(name, description)| json!({ "name": name, "description": description })).collect();
-    document["components"]["securitySchemes"] = json!({ "token": {
-        "type": "http", "scheme": "bearer", "description": "The first one is in `<home>/control/token`.",
-    } });
+    document["components"]["securitySchemes"] = json!({
+        "token": {
+            "type": "http", "scheme": "bearer", "description": "The first one is in `<home>/control/token`.",
+        },
+        "page": {
+            "type": "apiKey", "in": "cookie", "name": SESSION_COOKIE,
+            "description": "Set by `page_sign_in`. It counts only for requests of the page that this server serves.",
+        },
+    });
     let examples = Examples::read();
     for operation in OPERATIONS {
         let method = operation.method.as_str().to_ascii_lowercase();
@@ -64,7 +75,14 @@ fn document(api: utoipa::openapi::OpenApi) -> Value {
         leave_out_null(found);
         add_examples(found, &examples);
         if !is_open(operation) {
-            found["security"] = json!([{ "token": [] }]);
+            found["security"] = json!([{ "token": [] }, { "page": [] }]);
+        }
+        if FOR_THE_PAGE.contains(&operation.id) {
+            found["parameters"] = json!([{
+                "name": PAGE_HEADER, "in": "header", "required": true,
+                "description": "Sent by the page of this server alone: the answer sets a cookie.",
+                "schema": { "type": "string", "enum": [PAGE_HEADER_VALUE] },
+            }]);
         }
         if operation.method != Method::Get {
             let key = json!({
@@ -195,7 +213,7 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
         Code::Malformed => true,
         // A refusal is on record, too.
         Code::Unauthorized | Code::TooMany | Code::Timeout | Code::AccessLogFull => !is_open || is_change,
-        Code::Forbidden => !is_open,
+        Code::Forbidden => !is_open || FOR_THE_PAGE.contains(&operation.id),
         Code::NotFound => operation.path.contains('{') || is_change || has_query,
         Code::Invalid => is_change || has_query,
         Code::BadCursor => has_query,
@@ -219,7 +237,8 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
         | Code::Cancelled => asks_others,
         Code::RecipientUnreachable => operation.id == "recipient_test",
         Code::IdentityProviderUnavailable => {
-            ["identity_provider_create", "provider_sign_in_begin", "provider_sign_in"].contains(&operation.id)
+            let ask_them = ["identity_provider_create", "provider_sign_in_begin", "provider_sign_in"];
+            ask_them.contains(&operation.id) || FOR_THE_PAGE.contains(&operation.id)
         }
         Code::Unavailable => !is_open || is_change || operation.id == "readyz",
         Code::Internal => !["openapi", "healthz"].contains(&operation.id),

@@ -7,20 +7,26 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use rustls::ServerConfig;
 use strongroom_api::{ErrorCode, Problem};
+use strongroom_page::{API_POLICY, EVERY_ANSWER};
 use strongroom_serving::{Connections, HttpLimits, Limits, Place, Places, serve_http, shake_hands};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
+use tracing::Instrument;
 
-use super::problem::Refusal;
+use super::problem::{Refusal, RequestId, complete};
 use super::sign_in::SignIns;
-use super::{Api, ask, document, routes};
+use super::{Api, ask, document, page, relay, routes};
 use crate::client_key::ClientKey;
 use crate::engine::Control;
+use crate::guest_relay::GuestRelay;
 use crate::passwords::PasswordHash;
 
 /// The most connections. One counts as known from its first request with a token on; connections
@@ -58,13 +64,14 @@ pub async fn serve(
     tls: Arc<ServerConfig>,
     control: Arc<Control>,
     passwords: Arc<dyn PasswordHash>,
+    relay: Option<Arc<dyn GuestRelay>>,
     stop: impl Future<Output = ()>,
 ) {
     let ending = watch::Sender::new(false);
     let (counts, sign_ins) = (Arc::default(), Arc::default());
     let provider_sign_ins = Arc::new(SignIns::with_room(PROVIDER_SIGN_INS));
     let ending_soon = ending.subscribe();
-    let api = Api { control, counts, passwords, sign_ins, provider_sign_ins, ending: ending_soon };
+    let api = Api { control, counts, passwords, sign_ins, provider_sign_ins, relay, ending: ending_soon };
     let router = router(&api);
     let acceptor = TlsAcceptor::from(tls);
     let places = Places::new("the API", PLACES);
@@ -96,10 +103,8 @@ fn router(api: &Api) -> Router {
     let (router, openapi) = routes::router(api).split_for_parts();
     document::keep(openapi);
     router
-        .fallback(|| async {
-            let problem = Problem::new(ErrorCode::NoSuchPath, "there is nothing at this path");
-            Refusal(problem.next("/openapi.json lists the paths"))
-        })
+        .route(relay::PATH, get(relay::answer))
+        .fallback(page::answer)
         .method_not_allowed_fallback(|| async {
             let problem = Problem::new(ErrorCode::MethodNotAllowed, "this path takes other methods");
             Refusal(problem.next("/openapi.json says which"))
@@ -108,21 +113,27 @@ fn router(api: &Api) -> Router {
         .with_state(api.clone())
 }
 
-/// Applies to each answer: it is in time, is counted, and is not cached on its way.
+/// Applies to each answer: it is in time, names its request, is counted, and is not cached on its
+/// way unless it is of the page. Browsers neither frame it nor run what it contains.
 async fn answer(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let id = RequestId::fresh();
     let answered = tokio::time::timeout(REQUEST_TIMEOUT, async {
         match ask::received(request).await {
             Ok(request) => next.run(request).await,
             Err(problem) => Refusal(problem).into_response(),
         }
     });
-    let mut response = answered.await.unwrap_or_else(|_| {
+    let response = answered.instrument(tracing::info_span!("request", %id)).await.unwrap_or_else(|_| {
         let problem = Problem::new(ErrorCode::Timeout, "the request took too long");
         Refusal(problem.next("see whether it was carried out, and try again")).into_response()
     });
+    let mut response = complete(response, &id);
     let headers = response.headers_mut();
-    headers.insert("cache-control", axum::http::HeaderValue::from_static("no-store"));
-    headers.insert("x-content-type-options", axum::http::HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(API_POLICY));
+    for (name, value) in EVERY_ANSWER {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
     api.counts.answered(response.status().as_u16());
     response
 }

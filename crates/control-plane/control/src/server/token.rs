@@ -1,27 +1,25 @@
-//! Identifies callers by bearer tokens (RFC 6750), and admits them to operations. Only the SHA-256
-//! of a token is stored.
+//! Identifies callers by bearer tokens (RFC 6750), cookies of the page and keys, and admits them to
+//! operations. Only the SHA-256 of each is stored.
 
 use std::net::IpAddr;
 
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
-use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{RequestExt, extract::FromRequestParts};
+use strongroom_api::browser::SESSION_COOKIE;
 use strongroom_api::{ErrorCode, OPERATIONS, Operation, Problem};
-use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use super::Api;
+use super::browser::{Cookie, Foreign, not_for_others, of_own_page};
 use super::listen::ConnectionPlace;
 use super::problem::Refusal;
-use crate::bearer;
-use crate::client_key::ClientKey;
 use crate::engine::access::{Admitted, PathPart, Rights};
+use crate::engine::holders::{Shown, holder};
 use crate::engine::{Caller, Control};
-use crate::inventory::Index;
-use crate::records::{CredentialUse, Principal};
 
 /// The caller of an admitted operation.
 #[derive(Clone, Debug)]
@@ -30,16 +28,7 @@ pub(super) struct Asker {
     /// The operation's name.
     pub operation: &'static str,
     /// What it has shown, to see whether that still counts.
-    shown: Shown,
-}
-
-/// What a caller has shown.
-#[derive(Clone, Debug)]
-enum Shown {
-    /// A bearer token, of which this is SHA-256.
-    Bearer(String),
-    /// A key, in TLS.
-    Key(ClientKey),
+    pub shown: Shown,
 }
 
 impl Asker {
@@ -48,7 +37,7 @@ impl Asker {
         control.rights(self.admitted.caller.principal)
     }
 
-    /// Whether the token still counts, for an answer that goes on.
+    /// Whether what was shown still counts, for an answer that goes on.
     pub fn still_counts(&self, control: &Control) -> bool {
         let now_unix_seconds = control.now_unix_ms() / 1000;
         holder(&control.inventory.read(), &self.shown, now_unix_seconds).is_some()
@@ -64,40 +53,105 @@ impl<S: Send + Sync> FromRequestParts<S> for Asker {
     }
 }
 
-/// Admits requests with a known token to operations that the caller's roles permit.
-pub(super) async fn require(State(api): State<Api>, mut request: Request, next: Next) -> Response {
-    let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = shown
-        .and_then(|value| value.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+/// What is said to whom nobody knows.
+const NOBODY_KNOWN: &str = "no token that is known here came with the request";
+
+/// What a request shows. What is sent on purpose counts before what a browser sends by itself, and
+/// a session of the page before the connection's key.
+fn shown_by(request: &Request, place: Option<&ConnectionPlace>) -> Option<Shown> {
+    let headers = request.headers();
+    let authorization = headers.get(AUTHORIZATION);
+    let token = authorization.and_then(|value| value.to_str().ok()?.split_once(' '));
+    if let Some((_, token)) = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")) {
+        return Some(Shown::bearer(token.trim()));
+    }
+    match Cookie::of(headers, SESSION_COOKIE) {
+        Cookie::Value(secret) if authorization.is_none() => Some(Shown::cookie(secret)),
+        Cookie::Ambiguous => None,
+        Cookie::Absent | Cookie::Value(_) => place.and_then(|place| place.key.clone()).map(Shown::Key),
+    }
+}
+
+/// Whether what was shown counts for this request. A browser sends cookies and keys by itself, also
+/// for pages of others.
+fn counts_for(request: &Request, shown: &Shown) -> Result<(), Foreign> {
+    match shown {
+        Shown::Bearer(_) => Ok(()),
+        Shown::Cookie(_) => of_own_page(request.method(), request.uri(), request.headers()),
+        Shown::Key(_) => not_for_others(request.uri(), request.headers()),
+    }
+}
+
+/// Why a request has no caller.
+pub(super) enum NoCaller {
+    /// What it shows does not count.
+    Unknown(Problem),
+    /// The page of somebody else made a browser of this caller send it.
+    Foreign(Box<Caller>, Problem),
+}
+
+impl NoCaller {
+    /// The refusal of the request, which is recorded if a browser was made to send it.
+    pub async fn refused(self, api: &Api) -> Refusal {
+        match self {
+            Self::Unknown(problem) => Refusal(problem),
+            Self::Foreign(caller, problem) => refuse_foreign(api, *caller, problem).await,
+        }
+    }
+}
+
+/// The caller of a request, by what it shows.
+fn caller_of(
+    api: &Api,
+    request: &Request,
+    shown: Option<Shown>,
+    operation: Option<&'static str>,
+) -> Result<(Caller, Shown), NoCaller> {
     let now_unix_seconds = api.control.now_unix_ms() / 1000;
-    let place = request.extensions().get::<ConnectionPlace>().cloned();
-    // A token that is sent counts, and not the connection's key: who sends one means that.
-    let shown = match (token, place.as_ref().and_then(|place| place.key.clone())) {
-        (Some((_, token)), _) => Some(Shown::Bearer(bearer::sha256(token.trim()))),
-        (None, Some(key)) => Some(Shown::Key(key)),
-        (None, None) => None,
-    };
     let known = shown
         .and_then(|shown| Some((holder(&api.control.inventory.read(), &shown, now_unix_seconds)?, shown)));
     let Some((holder, shown)) = known else {
-        let problem =
-            Problem::new(ErrorCode::Unauthorized, "no token that is known here came with the request").next(
-                "send `Authorization: Bearer TOKEN`; the first one is in the file control/token of the home",
-            );
-        return Refusal(problem).into_response();
+        let problem = Problem::new(ErrorCode::Unauthorized, NOBODY_KNOWN).next(
+            "send `Authorization: Bearer TOKEN`; the first one is in the file control/token of the home. In a browser: \
+             sign in",
+        );
+        return Err(NoCaller::Unknown(problem));
     };
-    if let Some(Err(full)) = place.as_ref().map(|place| place.place.known_as(&holder.name)) {
-        let problem = Problem::new(ErrorCode::TooMany, format!("token {}: {full}", holder.name));
-        return Refusal(problem.next("close some of them, and try again")).into_response();
+    let place = request.extensions().get::<ConnectionPlace>();
+    let (principal, from) = (holder.principal, place.map(|place| place.from));
+    let caller = Caller { principal, from, operation, ..Caller::machine(&holder.name) };
+    if let Err(foreign) = counts_for(request, &shown) {
+        return Err(NoCaller::Foreign(Box::new(caller), foreign.problem(ErrorCode::Unauthorized)));
     }
-    let Some(operation) = operation_of(&request) else {
+    if let Some(Err(full)) = place.map(|place| place.place.known_as(&holder.name)) {
+        let problem = Problem::new(ErrorCode::TooMany, format!("token {}: {full}", holder.name));
+        return Err(NoCaller::Unknown(problem.next("close some of them, and try again")));
+    }
+    Ok((caller, shown))
+}
+
+/// The caller of a request of the page, by the session of its browser alone.
+pub(super) fn caller_of_browser(
+    api: &Api,
+    request: &Request,
+    operation: &'static str,
+) -> Result<Caller, NoCaller> {
+    let session = Cookie::of(request.headers(), SESSION_COOKIE).value().map(Shown::cookie);
+    caller_of(api, request, session, Some(operation)).map(|(caller, _)| caller)
+}
+
+/// Admits requests with a known token to operations that the caller's roles permit.
+pub(super) async fn require(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+    let shown = shown_by(&request, request.extensions().get::<ConnectionPlace>());
+    let on_behalf = operation_of(&request);
+    let (caller, shown) = match caller_of(&api, &request, shown, on_behalf.map(|operation| operation.id)) {
+        Ok(known) => known,
+        Err(none) => return none.refused(&api).await.into_response(),
+    };
+    let Some(operation) = on_behalf else {
         // The router refuses the method.
         return next.run(request).await;
     };
-    let from = place.map(|place| place.from);
-    let (principal, on_behalf) = (holder.principal, Some(operation.id));
-    let caller = Caller { principal, from, operation: on_behalf, ..Caller::machine(&holder.name) };
     let parameters = request.extract_parts::<RawPathParams>().await;
     let first = parameters.as_ref().ok().and_then(|all| all.iter().next());
     let path = first.map(|(parameter, value)| PathPart { parameter, value });
@@ -139,67 +193,19 @@ pub(super) async fn refuse(api: &Api, caller: Caller, operation: &'static str, p
     recorded.await.map_or_else(|refusal| refusal, Refusal)
 }
 
+/// Records that a browser made a request for a page of somebody else, and refuses it.
+async fn refuse_foreign(api: &Api, caller: Caller, problem: Problem) -> Refusal {
+    let recorded = super::routes::blocking(api.clone(), move |control| {
+        control.record_foreign(&caller, &problem).map(|()| problem)
+    });
+    recorded.await.map_or_else(|refusal| refusal, Refusal)
+}
+
 fn operation_of(request: &Request) -> Option<&'static Operation> {
     let path = request.extensions().get::<MatchedPath>()?.as_str();
-    let method = request.method().as_str();
+    // Whoever may read it may ask whether it is there.
+    let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
     OPERATIONS.iter().find(|operation| operation.path == path && operation.method.as_str() == method)
-}
-
-/// The holder of a token.
-struct Holder {
-    name: String,
-    principal: Principal,
-}
-
-/// Returns the holder of a token that counts now.
-fn holder(index: &Index, shown: &Shown, now_unix_seconds: u64) -> Option<Holder> {
-    match shown {
-        Shown::Bearer(sha256) => holder_of_bearer(index, sha256, now_unix_seconds),
-        Shown::Key(key) => {
-            let known = index.credentials.get(key.credential())?;
-            let CredentialUse::Token { name, key_sha256: Some(_), .. } = &known.use_ else { return None };
-            let holder = || Holder { name: name.to_string(), principal: Principal::Token(known.id) };
-            (known.expires_unix_seconds > now_unix_seconds).then(holder)
-        }
-    }
-}
-
-fn holder_of_bearer(index: &Index, sha256: &str, now_unix_seconds: u64) -> Option<Holder> {
-    if let Some(name) = first_token(index, sha256) {
-        return Some(Holder { name, principal: Principal::Machine });
-    }
-    if let Some(session) = index.outside_sessions.get(sha256) {
-        let current = session.expires_unix_seconds > now_unix_seconds;
-        let holder = || Holder { name: session.name.clone(), principal: Principal::Token(session.id) };
-        return current.then(holder);
-    }
-    let known = index.credentials.get(sha256)?;
-    if known.expires_unix_seconds <= now_unix_seconds {
-        return None;
-    }
-    match &known.use_ {
-        CredentialUse::Token { key_sha256: Some(_), .. } => None,
-        CredentialUse::Token { name, key_sha256: None, .. } => {
-            Some(Holder { name: name.to_string(), principal: Principal::Token(known.id) })
-        }
-        CredentialUse::Session => {
-            let user = index.users.get(&known.user?.to_string())?;
-            Some(Holder { name: user.name.to_string(), principal: Principal::User(user.id) })
-        }
-    }
-}
-
-/// Returns the name of a token that permits everything. Compares with each of them, in constant
-/// time.
-fn first_token(index: &Index, sha256: &str) -> Option<String> {
-    let mut found = 0u32;
-    for (number, known) in index.tokens.iter().enumerate() {
-        let equal: Choice = known.sha256.as_bytes().ct_eq(sha256.as_bytes());
-        let place = u32::try_from(number).unwrap_or(u32::MAX - 1) + 1;
-        found.conditional_assign(&place, equal);
-    }
-    let place = usize::try_from(found).ok()?.checked_sub(1)?;
-    index.tokens.iter().nth(place).map(|known| known.name.clone())
 }
 
 /// The address of a request without a token.

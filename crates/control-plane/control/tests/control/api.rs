@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use strongroom_api::guard::Guard;
 use strongroom_api::limits::{
     ACCESS_LOG_HEADS_MAX, ACCESS_LOG_KEEP_MAX_S, ACCESS_LOG_KEEP_MIN_S, ACCESS_LOG_ROOM_MAX_BYTES,
-    ACCESS_LOG_ROOM_MIN_BYTES, CLIENT_CERTIFICATE_BYTES_MAX, CLIENT_SECRET_BYTES_MAX, CODE_DIGITS,
-    CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S, CRYPTOPERIOD_UNIT_S, DESCRIPTION_MAX_BYTES,
+    ACCESS_LOG_ROOM_MIN_BYTES, BEARER_TOKEN_BYTES_MAX, CLIENT_CERTIFICATE_BYTES_MAX, CLIENT_SECRET_BYTES_MAX,
+    CODE_DIGITS, CRYPTOPERIOD_MAX_S, CRYPTOPERIOD_MIN_S, CRYPTOPERIOD_UNIT_S, DESCRIPTION_MAX_BYTES,
     DISK_LATENCY_P99_MAX_MS, EMERGENCY_REASON_BYTES_MAX, EMERGENCY_SECRET_BYTES_MAX, EVENT_NUMBER_MAX,
     HOST_TOKEN_MAX_S, HOST_TOKEN_MIN_S, LOSSES_SURVIVED_MAX, MAIL_ADDRESS_BYTES_MAX, MOVE_CHANNELS_MAX,
     MOVE_PAUSE_MAX_MS, MOVE_PAUSE_MIN_MS, NOTES_CHARACTERS_MAX, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN,
@@ -297,8 +297,10 @@ fn each_type_of_the_document_has_a_name_for_generators_of_clients() {
     let server = Server::start(home.path());
     let document = server.client().get("/openapi.json").json();
     let schemas = document["components"]["schemas"].as_object().unwrap();
-    let (mut titles, mut pages) = (BTreeSet::new(), 0);
+    let (mut titles, mut pages, mut spelt) = (BTreeSet::new(), 0, BTreeSet::new());
     for (name, schema) in schemas {
+        // Generators spell names their own way.
+        assert!(spelt.insert(name.replace('_', "").to_lowercase()), "{name} is spelt as another type");
         if let Some(entry) = name.strip_prefix("Page_") {
             let items = &schema["properties"]["items"]["items"]["$ref"];
             assert_eq!(*items, format!("#/components/schemas/{entry}"));
@@ -465,6 +467,9 @@ fn the_documents_bounds_are_the_limits() {
     bound("Password maxLength", text(PASSWORD_BYTES_MAX));
     bound("SignIn.code minLength", text(CODE_DIGITS));
     bound("SignIn.code maxLength", text(CODE_DIGITS));
+    bound("PageSignIn.code minLength", text(CODE_DIGITS));
+    bound("PageSignIn.code maxLength", text(CODE_DIGITS));
+    bound("BearerToken maxLength", text(BEARER_TOKEN_BYTES_MAX));
     bound("AccessLogHead.id maximum", EVENT_NUMBER_MAX);
     bound("AccessLogHead.hash minLength", 64);
     bound("AccessLogHead.hash maxLength", 64);

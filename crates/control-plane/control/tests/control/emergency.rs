@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_api::alarm::AlarmKind;
-use strongroom_control::engine::Control;
+use strongroom_control::engine::{Control, SigningIn};
 use strongroom_control::inventory::Wanted;
 
 use crate::support::client::{Answer, Client};
@@ -196,8 +196,9 @@ fn a_use_that_is_cut_short_at_any_moment_gives_no_access_that_is_not_on_record()
         let wish = serde_json::from_value(json!({ "name": "envelope1" })).unwrap();
         let secret = control.create_emergency(&caller(1), &wish).unwrap().secret;
         let wish = serde_json::from_value(json!({ "secret": secret, "reason": "all are away" })).unwrap();
+        let signing_in = SigningIn::program("10.0.0.9".parse().unwrap(), "emergency_sign_in");
         site.fuse.set(moments);
-        let answer = control.sign_in_emergency("10.0.0.9".parse().unwrap(), &wish);
+        let answer = control.sign_in_emergency(&signing_in, &wish);
         let was_killed = site.fuse.is_burnt();
         drop(control);
         site.fuse.set(i64::MAX);

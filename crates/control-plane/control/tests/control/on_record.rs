@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::Site;
+use crate::support::browser::Browser;
 use crate::support::client::{Answer, Client};
 use crate::support::server::Server;
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ const PASSWORD: &str = "correct horse battery";
 /// Calls operations with the first token, and looks for each in the access log.
 struct Recorded {
     client: Client,
+    browser: Browser,
     seen: BTreeSet<&'static str>,
 }
 
@@ -44,7 +46,11 @@ impl Recorded {
         let last = self.last();
         let text = body.to_string();
         let sent = (known.method.as_str() != "GET").then_some(text.as_str());
-        let answer: Answer = self.client.ask(known.method.as_str(), &path, &[], sent);
+        // The page's operations take its header, and a session of the page is known by its cookie.
+        let answer: Answer = match id.starts_with("page_") {
+            true => self.browser.page(known.method.as_str(), &path, sent.map(|_| body)),
+            false => self.client.ask(known.method.as_str(), &path, &[], sent),
+        };
         assert!((200..300).contains(&answer.status), "{id}: {}", answer.body);
         let answered = answer.json();
         let mut task = None;
@@ -89,6 +95,11 @@ fn people(log: &mut Recorded) {
     let sign_in = json!({ "user": "ada", "password": PASSWORD, "code": code });
     let session = log.call_as("sign_in", &[], &sign_in, "ada");
     log.call("session_end", &[session["session"]["id"].as_str().unwrap()], &json!({}));
+    let by_token = json!({ "by": "token", "token": log.client.token });
+    for ends in ["page_sign_out", "page_sign_out_everywhere"] {
+        log.call("page_sign_in", &[], &by_token);
+        log.call(ends, &[], &json!({}));
+    }
     log.call("role_create", &[], &json!({ "name": "starter", "privileges": ["view", "power"] }));
     log.call("folder_create", &[], &json!({ "name": "tenant" }));
     log.call("folder_set", &["tenant"], &json!({ "quota": { "vms": 20 } }));
@@ -205,7 +216,8 @@ fn balance(log: &mut Recorded, server: &Server) {
 fn every_operation_that_changes_something_is_on_record() {
     let home = tempfile::tempdir().unwrap();
     let server = Server::with_hosts(home.path(), Site::with_others(1));
-    let mut log = Recorded { client: server.client(), seen: BTreeSet::new() };
+    let browser = Browser::of(&server);
+    let mut log = Recorded { client: server.client(), browser, seen: BTreeSet::new() };
     people(&mut log);
     people_from_outside(&mut log, &server);
     for name in ["ds1", "ds2"] {
@@ -283,6 +295,7 @@ fn only_readings_are_not_on_record() {
     let expected = [
         "volume_read",
         "provider_sign_in_begin",
+        "page_sign_in_begin",
         "access_review",
         "access_explain",
         "access_log",

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use strongroom_api::identity::{BeginSignIn, FinishSignIn};
+use strongroom_control::engine::SigningIn;
 use strongroom_control::records::{Principal, Record};
 
 use crate::support::Site;
@@ -352,7 +353,7 @@ fn the_rights_of_a_session_end_with_it_also_for_its_tasks() {
         site.vouching.knows("code", "corp", "4711", "alice", &["ops"]);
         let answer = json!({ "flow": begun.flow.expose(), "state": begun.state, "code": "code" });
         let answer: FinishSignIn = serde_json::from_value(answer).unwrap();
-        control.finish_sign_in(from, &answer).unwrap()
+        control.finish_sign_in(&SigningIn::program(from, "provider_sign_in"), &answer).unwrap()
     };
     let session = signs_in().session;
     assert_eq!(session.expires_unix_seconds - session.created_unix_seconds, 600);

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -28,7 +28,7 @@ use strongroom_host::protocol::{
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::state_file::{Off, StateFile};
 use strongroom_host::vm_directory::VmRecord;
-use strongroom_host::wire::{Wire, WireError};
+use strongroom_host::wire::{Wire, WireError, start_on_wire};
 use strongroom_statistics::Snapshot;
 use strongroom_types::{VmId, unix_seconds_now};
 use tokio::sync::oneshot;
@@ -81,17 +81,6 @@ impl SupervisorProgram {
         }
         Ok((wire, child))
     }
-}
-
-/// Starts a process whose standard input is a wire. It has none of hostd's environment.
-///
-/// # Errors
-/// If it cannot be started.
-pub fn start_on_wire(program: &Path, arguments: &[OsString]) -> io::Result<(Wire, Child)> {
-    let (wire, theirs) = Wire::pair().map_err(io::Error::other)?;
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().stdin(theirs).stdout(Stdio::null()).stderr(Stdio::inherit());
-    Ok((wire, command.spawn()?))
 }
 
 /// A supervisor's answer: the VM's volumes after the request, or why the request failed.

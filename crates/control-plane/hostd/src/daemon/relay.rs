@@ -11,10 +11,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use strongroom_host::orders::{RelayBirth, RelayReport};
 use strongroom_host::protocol::Problem;
-use strongroom_host::wire::{Wire, WireError};
+use strongroom_host::wire::{Wire, WireError, start_on_wire};
 use strongroom_types::VmId;
-
-use super::link::start_on_wire;
 
 /// How long a source's relay may take until the target admits it.
 const READY_WITHIN: Duration = Duration::from_secs(60);

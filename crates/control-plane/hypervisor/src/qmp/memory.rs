@@ -37,6 +37,7 @@ impl Qmp {
     /// # Errors
     /// Also if a device's state cannot be saved.
     pub fn save_memory(&self, into: BorrowedFd<'_>) -> Result<(), QmpError> {
+        self.end_former_migration()?;
         // Those of a migration that failed before.
         self.set_capabilities(|_| false)?;
         let limits = json!({ "max-bandwidth": BANDWIDTH_MAX, "downtime-limit": PAUSE_MS });

@@ -6,15 +6,22 @@
 //! [`MigrationPhase::Completed`].
 
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Qmp, QmpError};
+use super::{Qmp, QmpError, Refusal};
 
 /// The capabilities that a migration sets, and that saving into a file must not have.
 const CAPABILITIES: [&str; 4] =
     ["pause-before-switchover", "auto-converge", "multifd", "late-block-activate"];
+/// How long a migration that has failed may hold its sockets, before they are closed by force, and
+/// after that.
+const FORMER_ENDS_WITHIN: Duration = Duration::from_secs(3);
+/// The interval of looks whether it does.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Bytes of a page of the guest, in which QEMU counts what changes.
 const PAGE_BYTES: u64 = 4096;
 
@@ -88,6 +95,7 @@ impl Qmp {
     /// # Errors
     /// QEMU's error, also if a device cannot move.
     pub fn send_memory(&self, socket: &Path, settings: MigrationSettings) -> Result<(), QmpError> {
+        self.end_former_migration()?;
         let multifd = settings.more_channels > 0;
         self.set_capabilities(|name| {
             matches!(name, "pause-before-switchover" | "auto-converge") || (name == "multifd" && multifd)
@@ -116,6 +124,40 @@ impl Qmp {
     /// QEMU's error; [`QmpError::Over`] if QEMU rejected the memory that it was to load.
     pub fn migration(&self) -> Result<MigrationProgress, QmpError> {
         Ok(progress(&self.execute_value("query-migrate", &json!({}))?))
+    }
+
+    /// Waits until QEMU has ended a migration that has failed: for some time it says that it has, and
+    /// still holds its sockets. One that begins then is refused, and QEMU 7.2 takes no other one
+    /// for as long as it runs.
+    ///
+    /// # Errors
+    /// QEMU's error; a refusal in its name if it does not end.
+    pub(super) fn end_former_migration(&self) -> Result<(), QmpError> {
+        let is_held = || {
+            let held = self.execute_value("query-yank", &json!({}))?;
+            let mut held = held.as_array().into_iter().flatten();
+            Ok(held.any(|instance| instance["type"] == "migration"))
+        };
+        for is_cut_off in [false, true] {
+            if is_cut_off {
+                let all = json!({ "instances": [{ "type": "migration" }] });
+                // One that has ended just now is refused, and that is well.
+                let _ = self.execute_value("yank", &all);
+            }
+            let deadline = Instant::now() + FORMER_ENDS_WITHIN;
+            while is_held()? {
+                if Instant::now() >= deadline {
+                    break;
+                }
+                thread::sleep(LOOK_EVERY);
+            }
+            if !is_held()? {
+                return Ok(());
+            }
+        }
+        let refusal =
+            Refusal { class: "Busy".to_owned(), desc: "a former migration does not end".to_owned() };
+        Err(QmpError::Refused { command: "migrate".to_owned(), refusal })
     }
 
     pub(super) fn set_capabilities(&self, wanted: impl Fn(&str) -> bool) -> Result<(), QmpError> {

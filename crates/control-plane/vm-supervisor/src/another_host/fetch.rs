@@ -241,8 +241,8 @@ impl<'a> Elsewhere<'a> {
         Self { taker, place, follows: false, trouble: None, changes: false }
     }
 
-    /// What a copy of these layers has come to, which was ended if it was `halted`; `None` if a layer
-    /// still changes there.
+    /// What a copy of these layers has come to, which was ended if it was `halted`; `None` if a
+    /// layer still changes there.
     pub fn came(
         self,
         copied: Result<Option<CopiedVolume>, DatastoreError>,

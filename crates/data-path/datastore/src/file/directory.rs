@@ -39,6 +39,11 @@ pub(super) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> Dat
     }
 }
 
+/// The same of an error of the standard library.
+pub(super) fn system_io(action: &'static str, path: &Path, error: &std::io::Error) -> DatastoreError {
+    system(action, path)(Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
 /// The file name of a layer.
 pub(super) fn layer_name(layer: LayerId) -> String {
     format!("{LAYER_PREFIX}{layer}")

@@ -34,6 +34,8 @@ enum Lie {
     Askew,
     /// It is of a file that no layer of the volume has.
     NoPart,
+    /// It comes once more, with another content.
+    Again,
 }
 
 impl<'a> Way<'a> {
@@ -75,6 +77,11 @@ impl LayerSource for Way<'_> {
                 Some(Lie::Beyond) => take(&LayerPiece { offset: 1 << 40, ..*piece }),
                 Some(Lie::Askew) => take(&LayerPiece { offset: piece.offset + 512, ..*piece }),
                 Some(Lie::NoPart) => take(&LayerPiece { part: LayerPart::Tags, ..*piece }),
+                Some(Lie::Again) => {
+                    let _ = take(piece)?;
+                    lied[0] ^= 1;
+                    take(&LayerPiece { content: &lied, ..*piece })
+                }
             }
         })
     }
@@ -128,6 +135,7 @@ fn what_was_not_sent_so_is_not_received() {
         (Lie::Beyond, "not_received"),
         (Lie::Askew, "not_received"),
         (Lie::NoPart, "not_received"),
+        (Lie::Again, "not_received"),
     ] {
         let there = Destination::new();
         let sent = from.sent().clone();

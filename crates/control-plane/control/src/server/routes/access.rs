@@ -18,6 +18,7 @@ use super::super::Api;
 use super::super::ask::{Asked, Named, Wish, read_open};
 use super::super::token::{Asker, From};
 use super::{Answer, blocking};
+use crate::engine::SigningIn;
 use crate::engine::views::page_of;
 
 /// Something that was made.
@@ -37,16 +38,21 @@ pub async fn sign_in(
     request: axum::extract::Request,
 ) -> Made<NewSession> {
     let wish: SignIn = read_open(request).await?;
-    let signs = api.clone();
+    by_password(api, SigningIn::program(from, "sign_in"), wish).await.map(made)
+}
+
+/// Signs in by a password, in turn.
+pub(super) async fn by_password(api: Api, signing_in: SigningIn, wish: SignIn) -> Answer<NewSession> {
+    let (signs, from) = (api.clone(), signing_in.from);
     let turn = signs.sign_ins.turn(from, wish.user.as_str()).await?;
     let passwords = std::sync::Arc::clone(&api.passwords);
-    let signed = blocking(api, move |control| control.sign_in(from, &wish, passwords.as_ref())).await;
+    let signed = blocking(api, move |control| control.sign_in(&signing_in, &wish, passwords.as_ref())).await;
     match &signed {
         Ok(_) => turn.succeeded(),
         Err(refusal) if refusal.0.code == ErrorCode::Unauthorized => turn.failed(),
         Err(_) => drop(turn),
     }
-    signed.map(made)
+    signed
 }
 
 /// The caller's sessions; all sessions for a caller with the privilege `roles`.

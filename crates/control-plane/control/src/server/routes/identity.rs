@@ -17,6 +17,7 @@ use super::super::Api;
 use super::super::ask::{Asked, Named, Wish, read_open};
 use super::super::token::From;
 use super::{Answer, blocking};
+use crate::engine::SigningIn;
 use crate::engine::views::page_of;
 
 /// Something that was made.
@@ -112,15 +113,20 @@ pub async fn provider_sign_in(
     request: axum::extract::Request,
 ) -> Made<NewSession> {
     let wish: FinishSignIn = read_open(request).await?;
+    by_provider(api, SigningIn::program(from, "provider_sign_in"), wish).await.map(made)
+}
+
+/// Signs in by an identity provider, in turn.
+pub(super) async fn by_provider(api: Api, signing_in: SigningIn, wish: FinishSignIn) -> Answer<NewSession> {
     let signs = api.clone();
     // Nothing is guessed here, so failures delay nobody; but few wait for other servers at a time.
-    let turn = signs.provider_sign_ins.turn(from, "").await?;
-    let signed = blocking(api, move |control| control.finish_sign_in(from, &wish)).await;
+    let turn = signs.provider_sign_ins.turn(signing_in.from, "").await?;
+    let signed = blocking(api, move |control| control.finish_sign_in(&signing_in, &wish)).await;
     match &signed {
         Ok(_) => turn.succeeded(),
         Err(_) => drop(turn),
     }
-    signed.map(made)
+    signed
 }
 
 /// Emergency credentials.
@@ -196,11 +202,20 @@ pub async fn emergency_sign_in(
     request: axum::extract::Request,
 ) -> Made<NewSession> {
     let wish: EmergencySignIn = read_open(request).await?;
-    let signed = blocking(api, move |control| control.sign_in_emergency(from, &wish)).await;
+    by_emergency(api, SigningIn::program(from, "emergency_sign_in"), wish).await.map(made)
+}
+
+/// Signs in by an emergency credential.
+pub(super) async fn by_emergency(
+    api: Api,
+    signing_in: SigningIn,
+    wish: EmergencySignIn,
+) -> Answer<NewSession> {
+    let signed = blocking(api, move |control| control.sign_in_emergency(&signing_in, &wish)).await;
     if let Err(refusal) = &signed
         && refusal.0.code == ErrorCode::Unauthorized
     {
         tokio::time::sleep(WRONG_PAUSE).await;
     }
-    signed.map(made)
+    signed
 }

@@ -1,6 +1,7 @@
 //! The operations. `strongroom_api::OPERATIONS` lists them with what each touches; a test compares.
 
 mod access;
+mod browser;
 mod disks;
 mod events;
 mod identity;
@@ -127,6 +128,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(operations!(recipients::recipient_test))
         .routes(operations!(access::vm_move))
         .routes(operations!(access::session_end))
+        .routes(operations!(browser::page_sign_out))
+        .routes(operations!(browser::page_sign_out_everywhere))
         .routes(operations!(identity::identity_provider_set, identity::identity_provider_delete))
         .routes(operations!(identity::emergency_revoke))
         .routes(operations!(identity::emergency_rotate))
@@ -158,6 +161,9 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(operations!(identity::provider_sign_in_begin))
         .routes(operations!(identity::provider_sign_in))
         .routes(operations!(identity::emergency_sign_in))
+        .routes(operations!(browser::sign_in_ways))
+        .routes(operations!(browser::page_sign_in_begin))
+        .routes(operations!(browser::page_sign_in))
         .route_layer(middleware::from_fn(ask::without_query));
     guarded.merge(open)
 }
@@ -167,7 +173,9 @@ pub(super) async fn blocking<T: Send + 'static>(
     api: Api,
     work: impl FnOnce(&crate::engine::Control) -> Result<T, Problem> + Send + 'static,
 ) -> Answer<T> {
-    let done = tokio::task::spawn_blocking(move || work(&api.control)).await;
+    // What it logs is of the same request.
+    let span = tracing::Span::current();
+    let done = tokio::task::spawn_blocking(move || span.in_scope(|| work(&api.control))).await;
     let done = done.unwrap_or_else(|error| {
         tracing::error!(%error, "an operation of the API has panicked");
         Err(Problem::new(ErrorCode::Internal, "a defect of the server; its log has more"))

@@ -16,7 +16,7 @@ use serde_json::Value;
 /// Longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-type Tls = StreamOwned<ClientConnection, TcpStream>;
+pub type Tls = StreamOwned<ClientConnection, TcpStream>;
 
 pub struct Client {
     address: SocketAddr,
@@ -25,15 +25,66 @@ pub struct Client {
     connection: Option<Tls>,
 }
 
+/// A stream that is open.
+pub struct Stream {
+    tls: Tls,
+    /// Whether the server has ended it.
+    pub has_ended: bool,
+}
+
+impl Iterator for Stream {
+    type Item = String;
+
+    /// What comes next; nothing at its end, or if nothing comes for long.
+    fn next(&mut self) -> Option<String> {
+        let mut chunk = [0; 4096];
+        match self.tls.read(&mut chunk) {
+            Ok(read @ 1..) => {
+                let text = String::from_utf8_lossy(&chunk[..read]).into_owned();
+                // The last chunk of the answer.
+                self.has_ended |= text.ends_with("\r\n0\r\n\r\n") || text == "0\r\n\r\n";
+                (!self.has_ended).then_some(text)
+            }
+            Ok(0) => {
+                self.has_ended = true;
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
+    /// The status line and the header lines.
+    pub head: String,
     pub body: String,
 }
 
 impl Answer {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    /// The values of a header, one for each line.
+    pub fn headers(&self, name: &str) -> Vec<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        lines.filter(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).collect()
+    }
+
+    /// The value of a header that is there once.
+    pub fn header(&self, name: &str) -> &str {
+        let values = self.headers(name);
+        assert_eq!(values.len(), 1, "{name}: {}", self.head);
+        values[0]
+    }
+
+    /// What is wrong, whichever request it was.
+    pub fn problem(&self) -> Value {
+        let mut error = self.json()["error"].take();
+        assert!(error.as_object_mut().unwrap().remove("request").is_some(), "{}", self.body);
+        error
     }
 
     pub fn code(&self) -> String {
@@ -76,7 +127,8 @@ impl Client {
         Self { config: Arc::new(config), token: String::new(), ..client }
     }
 
-    fn connect(&self) -> Tls {
+    /// A connection on which nothing was said.
+    pub fn connect(&self) -> Tls {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -123,26 +175,28 @@ impl Client {
             }
             match tls.read(&mut chunk) {
                 Ok(read @ 1..) => bytes.extend(&chunk[..read]),
-                Ok(0) | Err(_) => return Answer { status: 0, body: format!("{written:?}") },
+                Ok(0) | Err(_) => {
+                    return Answer { status: 0, head: String::new(), body: format!("{written:?}") };
+                }
             }
         };
-        let head = String::from_utf8_lossy(&bytes[..head_end]).to_ascii_lowercase();
+        let head = String::from_utf8_lossy(&bytes[..head_end]).into_owned();
         let status = head[9..12].parse().unwrap();
-        let field = |name: &str| {
-            let line = head.lines().find(|line| line.starts_with(&format!("{name}:")))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        };
-        let length: usize = field("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut answer = Answer { status, head, body: String::new() };
+        let length = answer.headers("content-length").first().map_or(0, |length| length.parse().unwrap());
+        // The answer to `HEAD` says how long that to `GET` would be.
+        let length: usize = if request.starts_with(b"HEAD ") { 0 } else { length };
         while bytes.len() < head_end + length {
             match tls.read(&mut chunk) {
                 Ok(read @ 1..) => bytes.extend(&chunk[..read]),
                 _ => break,
             }
         }
-        if field("connection").as_deref() != Some("close") && written.is_ok() {
+        if answer.headers("connection") != ["close"] && written.is_ok() {
             self.connection = Some(tls);
         }
-        Answer { status, body: String::from_utf8_lossy(&bytes[head_end..]).into_owned() }
+        answer.body = String::from_utf8_lossy(&bytes[head_end..]).into_owned();
+        answer
     }
 
     /// Waits for the end of the accepted task.
@@ -152,6 +206,14 @@ impl Client {
         let task = self.get(&format!("/v1/tasks/{id}?wait_s=20")).json();
         assert_eq!(task["state"], "done", "{task}");
         task
+    }
+
+    /// Opens a stream with these headers, without the client's token.
+    pub fn open(&self, path: &str, headers: &str) -> Stream {
+        let mut tls = self.connect();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
+        tls.write_all(request.as_bytes()).unwrap();
+        Stream { tls, has_ended: false }
     }
 
     /// Reads a stream until `enough` returns true for its text.

@@ -14,6 +14,7 @@ use super::courier::Postbox;
 use super::identity::Vouching;
 use super::joining::OneMachine;
 use super::passwords::Argon2id;
+use super::relay::Relay;
 use super::site::Site;
 
 pub struct Server {
@@ -52,6 +53,7 @@ impl Server {
             keys: Arc::clone(&site.keys) as _,
             backups: Some(Arc::new(Shelf::default())),
             passwords: Arc::new(Argon2id),
+            relay: Some(Arc::new(Relay::start())),
         };
         let process = runtime.block_on(ControlProcess::bind(config)).unwrap();
         let (address, fingerprint, control) = (process.address(), process.fingerprint(), process.control());

@@ -328,6 +328,8 @@ pub struct HostInside {
     /// The guests' disk counters.
     pub statistics: BTreeMap<VmId, VmStatistics>,
     pub programs: Option<Programs>,
+    /// The socket at which it takes tickets; without one it has a port alone.
+    pub guest_socket: Option<PathBuf>,
     /// The tickets that were ended before they were presented.
     pub void_tickets: Vec<TicketId>,
     /// Requests that it should never have received.
@@ -616,6 +618,7 @@ impl HostInside {
             now_unix_ms: None,
             statistics: BTreeMap::new(),
             programs: Some(Programs { passt: Some("/usr/bin/passt".into()), ..Programs::default() }),
+            guest_socket: None,
             void_tickets: Vec::new(),
             violations: Vec::new(),
             rekeys_that_fail: 0,
@@ -1499,13 +1502,15 @@ impl Host for FakeHost {
                 let given = inside.vms.get(&vm).cloned();
                 inside.storage.lock().given.extend(given.map(|given| (vm, given)));
             }
-            let (ticket, socket) = (TicketId::from_bytes([7; 16]), PathBuf::from("/run/guest.sock"));
-            let port = GuestPort {
+            let ticket = TicketId::from_bytes([7; 16]);
+            let socket = inside.guest_socket.clone();
+            let port = socket.is_none().then(|| GuestPort {
                 listen: SocketAddr::from(([192, 0, 2, 1], 5691)),
                 certificate_sha256: "ab".repeat(32),
-            };
+            });
+            let socket = socket.unwrap_or_else(|| PathBuf::from("/run/guest.sock"));
             // Later than any clock of a test.
-            Ok(Ticket { ticket, expires_unix_seconds: 1 << 40, socket, port: Some(port) })
+            Ok(Ticket { ticket, expires_unix_seconds: 1 << 40, socket, port })
         })
     }
 

@@ -1,7 +1,6 @@
 //! The destination of a volume that moves: a hidden directory beside its place, until all of it is
 //! there.
 
-use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +9,8 @@ use rustix::io::Errno;
 use strongroom_types::{VolumeId, display_bytes};
 
 use super::RelocateOptions;
-use super::layer_content::{Found, LayerContent, LayerDigest, LayerPiece};
+use super::layer_content::LayerContent;
+use super::passage::{Found, LayerOrigin, pass};
 use crate::file::create::make_datastore;
 use crate::file::descriptor::{Descriptor, LayerRecord, LogRecord, Provisioning};
 use crate::file::directory::{
@@ -171,21 +171,20 @@ impl<'a> Arrival<'a> {
 
     /// Copies a layer, durably, and reads it back. What an earlier attempt has left of it is
     /// compared; if it turns out to be something else, it is copied anew. `moved` learns of each
-    /// piece that was read, in bytes, and can end it: the result is `None` then, and otherwise the
-    /// bytes that were written.
+    /// piece that was written, in bytes, and can end it: the result is `None` then, and otherwise
+    /// the bytes that were written.
     ///
     /// # Errors
-    /// [`DatastoreError::NotRelocated`] if the datastore reads back something else.
+    /// [`DatastoreError::NotRelocated`] if the datastore reads back something else, or another
+    /// host has sent something else.
     pub(super) fn carry(
         &self,
-        from: &mut dyn LayerSource,
+        from: &mut LayerOrigin<'_>,
         arriving: &Descriptor,
         layer: &LayerRecord,
         moved: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Option<u64>, DatastoreError> {
         let layer = &without_log(layer);
-        let moved = RefCell::new(moved);
-        let moved = |bytes| (moved.borrow_mut())(bytes);
         let mut left = match self.open(arriving, layer) {
             Err(error @ DatastoreError::InUse { .. }) => return Err(error),
             found => found.ok(),
@@ -199,26 +198,18 @@ impl<'a> Arrival<'a> {
                     (self.open(arriving, layer)?, Found::Nothing)
                 }
             };
-            let mut written_bytes = 0;
-            let mut take = |piece: &LayerPiece<'_>| {
-                if !into.takes(piece) {
-                    let (path, reason) =
-                        (self.place.clone(), format!("layer {} has no such piece", layer.id));
-                    return Err(DatastoreError::NotReceived { path, reason });
-                }
-                written_bytes += into.write(piece, found)?;
-                Ok(moved(piece.content.len() as u64))
-            };
-            let mut left_there = || into.read(&mut |_| Ok(moved(0)));
-            let left_there: Option<&mut LeftThere<'_>> = match found {
-                Found::Some => Some(&mut left_there),
-                Found::Nothing => None,
-            };
-            let Some(read) = from.read(layer, left_there, &mut take)? else { return Ok(None) };
+            let Some(passed) = pass(from, &into, layer, found, moved)? else { return Ok(None) };
             into.sync()?;
-            let Some(written) = into.read(&mut |_| Ok(moved(0)))? else { return Ok(None) };
+            let arrived = match found {
+                // It was read back piece by piece.
+                Found::Nothing => passed.arrived,
+                Found::Some => match into.read(&mut |_| Ok(moved(0)))? {
+                    Some(all) => Some(all),
+                    None => return Ok(None),
+                },
+            };
             match found {
-                _ if written == read => return Ok(Some(written_bytes)),
+                _ if arrived == passed.said => return Ok(Some(passed.written_bytes)),
                 Found::Some => {}
                 Found::Nothing => {
                     return Err(DatastoreError::NotRelocated { path: self.place.clone(), layer: layer.id });
@@ -284,40 +275,6 @@ impl Drop for Arrival<'_> {
         if self.directory.names().is_ok_and(|names| names.is_empty()) {
             let _ = self.storage.remove_directory(&self.directory.path);
         }
-    }
-}
-
-/// Where the layers of a volume that arrives are read.
-pub trait LayerSource {
-    /// Reads a layer, and gives its pieces to `take`. Returns the digest of what it has; `None` if
-    /// `take`, or `left_there`, has ended it early. `left_there` is the digest of what an earlier
-    /// attempt has left at the destination, if that is anything: a source from which reading takes
-    /// long need not give what is there already.
-    ///
-    /// # Errors
-    /// If it cannot be read, and those of `take`.
-    fn read(
-        &mut self,
-        layer: &LayerRecord,
-        left_there: Option<&mut LeftThere<'_>>,
-        take: &mut TakePiece<'_>,
-    ) -> Result<Option<LayerDigest>, DatastoreError>;
-}
-
-/// Says what an earlier attempt has left of a layer, as [`LayerSource::read`] uses it.
-pub type LeftThere<'a> = dyn FnMut() -> Result<Option<LayerDigest>, DatastoreError> + 'a;
-/// Takes the pieces of a layer, and may end its reading.
-pub type TakePiece<'a> = dyn FnMut(&LayerPiece<'_>) -> Result<ControlFlow<()>, DatastoreError> + 'a;
-
-/// A layer on this host.
-impl LayerSource for &LayerContent {
-    fn read(
-        &mut self,
-        _: &LayerRecord,
-        _: Option<&mut LeftThere<'_>>,
-        take: &mut TakePiece<'_>,
-    ) -> Result<Option<LayerDigest>, DatastoreError> {
-        LayerContent::read(self, take)
     }
 }
 

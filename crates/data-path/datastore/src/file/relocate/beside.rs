@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 use strongroom_types::LayerId;
 
-use super::arrival::{Arrival, TakePiece, allocated_bytes, without_log};
+use super::arrival::{Arrival, allocated_bytes, without_log};
 use super::between_hosts::{DepartingVolume, ReadLayer, SentVolume};
 use super::layer_content::LayerContent;
+use super::passage::{LayerOrigin, TakePiece};
 use super::{CopiedVolume, RelocateOptions, RelocateProgress, Relocation, open_settled, refuse_taken_place};
 use crate::file::create::check_name;
 use crate::file::descriptor::{Descriptor, LayerRecord};
@@ -153,7 +154,8 @@ impl<'a> RelocationBeside<'a> {
                 let (done_bytes, left_layers) = (copied.read_bytes, left.layers);
                 watch(RelocateProgress { done_bytes, left_bytes, left_layers })
             };
-            let carried = self.arrival.carry(&mut &open.content, &arriving, &open.layer, &mut moved)?;
+            let mut from = LayerOrigin::Here(&open.content);
+            let carried = self.arrival.carry(&mut from, &arriving, &open.layer, &mut moved)?;
             let Some(written) = carried else { return Ok(None) };
             copied.layers += 1;
             copied.written_bytes += written;

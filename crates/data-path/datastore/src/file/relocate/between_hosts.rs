@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 
 use strongroom_types::{LayerId, VolumeId};
 
-use super::arrival::{Arrival, LayerSource, TakePiece};
+use super::arrival::Arrival;
 use super::beside::{CarriedLayer, LeftToRelocate, has_content_of, is_settled};
 use super::layer_content::LayerDigest;
+use super::passage::{LayerOrigin, LayerSource, TakePiece};
 use super::{CopiedVolume, RelocateOptions, RelocateProgress, Settled, open_settled, refuse_unfinished};
 use crate::file::create::check_name;
 use crate::file::descriptor::{Descriptor, EncodedDescriptor, LayerRecord};
@@ -252,7 +253,9 @@ impl ArrivingVolume<'_> {
                 let (left_bytes, left_layers) = (all_bytes - done_bytes, layers.len() - at);
                 watch(RelocateProgress { done_bytes, left_bytes, left_layers })
             };
-            let Some(written_bytes) = self.arrival.carry(from, &self.arriving, layer, &mut moved)? else {
+            let mut from = LayerOrigin::Elsewhere(&mut *from);
+            let Some(written_bytes) = self.arrival.carry(&mut from, &self.arriving, layer, &mut moved)?
+            else {
                 return Ok(None);
             };
             copied.written_bytes += written_bytes;

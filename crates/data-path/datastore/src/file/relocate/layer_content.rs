@@ -2,17 +2,20 @@
 //! it. Reading them and writing them are apart, so that what is read here can be written elsewhere.
 
 use std::ops::{ControlFlow, Range};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::{thread, vec};
 
 use rustix::io::Errno;
 use strongroom_crypto::mac::Sha256;
-use strongroom_memory::{Buffer, BufferPool};
 use strongroom_types::{BLOCK_BYTES, display_bytes};
 
+use super::passage::TakePiece;
+use super::piece_memory::PieceMemory;
 use crate::file::blocks::is_zero;
 use crate::file::descriptor::{Descriptor, LayerRecord};
-use crate::file::directory::system;
+use crate::file::directory::{system, system_io};
 use crate::file::disk::OpenLayer;
 use crate::file::error::DatastoreError;
 use crate::file::storage::StoredFile;
@@ -21,7 +24,11 @@ use crate::file::{discards, tags};
 /// The most bytes of a [`LayerPiece`].
 pub const LAYER_PIECE_BYTES_MAX: u64 = 1 << 20;
 
-const BLOCK: usize = BLOCK_BYTES as usize;
+pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// The pieces that wait between two threads: a disk that is slow for a moment does not stop the
+/// other one.
+pub(super) const PIECES_WAITING: usize = 4;
 
 /// One of the files of a layer whose content travels. The first-write log is empty, and is made
 /// anew.
@@ -64,11 +71,18 @@ impl LayerDigest {
     }
 }
 
+/// Makes the digest of a layer of its pieces, in their order.
+pub(super) struct Digester {
+    digest: Sha256,
+    /// The parts that have not begun.
+    parts: vec::IntoIter<LayerPart>,
+    part: Option<LayerPart>,
+}
+
 /// The open files of a layer.
 pub(super) struct LayerContent {
     path: PathBuf,
     parts: Vec<OpenPart>,
-    pool: BufferPool,
 }
 
 struct OpenPart {
@@ -78,13 +92,17 @@ struct OpenPart {
     bytes: u64,
 }
 
-/// Whether blocks that are to be written may be there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// The files are new.
-    Nothing,
-    /// An earlier attempt has left them: what is there is compared, and not written again.
-    Some,
+/// A piece with its memory, which passes from one thread to another.
+pub(super) struct ReadPiece {
+    pub part: LayerPart,
+    pub offset: u64,
+    pub memory: PieceMemory,
+}
+
+impl ReadPiece {
+    pub(super) fn piece(&self) -> LayerPiece<'_> {
+        LayerPiece { part: self.part, offset: self.offset, content: self.memory.content() }
+    }
 }
 
 impl LayerContent {
@@ -101,36 +119,72 @@ impl LayerContent {
             file,
             bytes: discards_bytes,
         }));
-        Self { path, parts, pool: BufferPool::brief() }
+        Self { path, parts }
     }
 
-    /// Reads all of it. Returns its digest; `None` if `take` has ended it early.
-    pub(super) fn read(
+    /// Reads all of it, and gives it to `take` in order. Returns its digest; `None` if `take` has
+    /// ended it early.
+    pub(super) fn read(&self, take: &mut TakePiece<'_>) -> Result<Option<LayerDigest>, DatastoreError> {
+        let mut digester = self.digester();
+        let flow = self.read_ahead(&mut |piece| digester.add(piece), take)?;
+        Ok(flow.is_continue().then(|| digester.finish()))
+    }
+
+    /// Reads all of it, and gives it to `take` in order, while a thread reads what follows and
+    /// shows it to `seen`.
+    pub(super) fn read_ahead(
         &self,
-        take: &mut dyn FnMut(&LayerPiece<'_>) -> Result<ControlFlow<()>, DatastoreError>,
-    ) -> Result<Option<LayerDigest>, DatastoreError> {
-        let mut digest = Sha256::default();
+        seen: &mut (dyn FnMut(&LayerPiece<'_>) + Send),
+        take: &mut TakePiece<'_>,
+    ) -> Result<ControlFlow<()>, DatastoreError> {
+        thread::scope(|scope| {
+            let (read, pieces) = sync_channel(PIECES_WAITING);
+            let (taken, free) = channel();
+            let reader = thread::Builder::new().name("layer-reader".to_owned());
+            let reading = reader.spawn_scoped(scope, move || self.read_all(seen, &free, &read));
+            let reading = reading.map_err(|error| system_io("read a layer of", &self.path, &error))?;
+            for read in pieces {
+                if take(&read.piece())?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                // If the reader has ended, it needs no more.
+                let _ = taken.send(read.memory);
+            }
+            let ended = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            ended.map(ControlFlow::Continue)
+        })
+    }
+
+    /// Reads all of it, until nobody takes it any more.
+    fn read_all(
+        &self,
+        seen: &mut (dyn FnMut(&LayerPiece<'_>) + Send),
+        free: &Receiver<PieceMemory>,
+        read: &SyncSender<ReadPiece>,
+    ) -> Result<(), DatastoreError> {
         for OpenPart { part, file, bytes } in &self.parts {
-            digest.update(&[part.number()]);
             let mut at = 0;
             while let Some(run) = self.next_run(&**file, at..*bytes)? {
                 for offset in run.clone().step_by(LAYER_PIECE_BYTES_MAX as usize) {
-                    let buffer = self.read_piece(&**file, offset..run.end)?;
-                    for (number, block) in (offset / BLOCK_BYTES..).zip(buffer.bytes().chunks(BLOCK)) {
-                        if !is_zero(block) {
-                            digest.update(&number.to_le_bytes());
-                            digest.update(block);
-                        }
-                    }
-                    let piece = LayerPiece { part: *part, offset, content: buffer.bytes() };
-                    if take(&piece)?.is_break() {
-                        return Ok(None);
+                    let memory = free.try_recv().unwrap_or_else(|_| PieceMemory::new());
+                    let mut ahead = ReadPiece { part: *part, offset, memory };
+                    let wanted = (run.end - offset).min(LAYER_PIECE_BYTES_MAX);
+                    self.read_whole(&**file, offset, ahead.memory.room(wanted as usize))?;
+                    seen(&ahead.piece());
+                    if read.send(ahead).is_err() {
+                        return Ok(());
                     }
                 }
                 at = run.end;
             }
         }
-        Ok(Some(LayerDigest(digest.finish())))
+        Ok(())
+    }
+
+    /// Makes the digest of pieces of a layer with these files.
+    pub(super) fn digester(&self) -> Digester {
+        let parts: Vec<LayerPart> = self.parts.iter().map(|open| open.part).collect();
+        Digester { digest: Sha256::default(), parts: parts.into_iter(), part: None }
     }
 
     /// The next run of data, in whole blocks. Its end is looked for once: that takes long in a file
@@ -154,15 +208,32 @@ impl LayerContent {
         Ok(Some(start..end.min(within.end)))
     }
 
-    /// Reads the first piece of a run.
-    fn read_piece(&self, file: &dyn StoredFile, run: Range<u64>) -> Result<Buffer, DatastoreError> {
+    /// Fills `room` from `offset` on.
+    fn read_whole(&self, file: &dyn StoredFile, offset: u64, room: &mut [u8]) -> Result<(), DatastoreError> {
         let failed = |errno| system("read a layer of", &self.path)(errno);
-        let wanted = (run.end - run.start).min(LAYER_PIECE_BYTES_MAX);
-        let mut buffer = self.pool.take(wanted as usize).ok_or_else(|| failed(Errno::NOMEM))?;
-        match file.read_at(run.start, buffer.bytes_mut()).map_err(failed)? as u64 {
-            read if read == wanted => Ok(buffer),
-            _ => Err(failed(Errno::IO)),
+        match file.read_at(offset, room).map_err(failed)? == room.len() {
+            true => Ok(()),
+            false => Err(failed(Errno::IO)),
         }
+    }
+
+    /// Reads what lies in the place of a piece.
+    ///
+    /// # Errors
+    /// If there is no such place, or it cannot be read.
+    pub(super) fn read_place<'m>(
+        &self,
+        piece: &LayerPiece<'_>,
+        memory: &'m mut PieceMemory,
+    ) -> Result<&'m [u8], DatastoreError> {
+        let file = self.file(piece.part)?;
+        self.read_whole(file, piece.offset, memory.room(piece.content.len()))?;
+        Ok(memory.content())
+    }
+
+    fn file(&self, part: LayerPart) -> Result<&dyn StoredFile, DatastoreError> {
+        let open = self.parts.iter().find(|open| open.part == part);
+        open.map(|open| &*open.file).ok_or_else(|| system("find a file of", &self.path)(Errno::NOENT))
     }
 
     /// Whether a piece is one of a layer with these files. What has come from elsewhere may not be.
@@ -175,38 +246,20 @@ impl LayerContent {
         is_whole && length <= LAYER_PIECE_BYTES_MAX && self.parts.iter().any(ends_within)
     }
 
-    /// Writes the blocks of a piece that are not zeroes, and that are not found there. Returns the
-    /// bytes that were written.
-    pub(super) fn write(&self, piece: &LayerPiece<'_>, found: Found) -> Result<u64, DatastoreError> {
-        let failed = |errno| self.not_written(errno, piece.content.len() as u64);
-        let Some(OpenPart { file, .. }) = self.parts.iter().find(|open| open.part == piece.part) else {
-            return Err(failed(Errno::NOENT));
-        };
-        // Direct I/O takes memory that begins with a block; what has come from elsewhere does not.
-        let mut aligned = None::<Buffer>;
-        let content = if piece.content.as_ptr().addr().is_multiple_of(BLOCK) {
-            piece.content
-        } else {
-            let mut taken = self.pool.take(piece.content.len()).ok_or_else(|| failed(Errno::NOMEM))?;
-            taken.bytes_mut().copy_from_slice(piece.content);
-            aligned.insert(taken).bytes()
-        };
-        let present = match found {
-            Found::Nothing => None,
-            Found::Some => {
-                let mut present = self.pool.take(piece.content.len());
-                let buffer = present.as_mut().ok_or_else(|| failed(Errno::NOMEM))?;
-                let read = file.read_at(piece.offset, buffer.bytes_mut()).map_err(failed)?;
-                if read < piece.content.len() {
-                    return Err(failed(Errno::IO));
-                }
-                present
-            }
-        };
+    /// Writes the blocks of a piece that are not zeroes, and that `present`, what is found there,
+    /// does not have. Returns the bytes that were written. Direct I/O takes content that begins
+    /// with a block of memory, as [`PieceMemory`] does.
+    pub(super) fn write(
+        &self,
+        piece: &LayerPiece<'_>,
+        present: Option<&[u8]>,
+    ) -> Result<u64, DatastoreError> {
+        let file = self.file(piece.part)?;
+        let content = piece.content;
         let is_wanted = |at: usize| {
-            let block = &content[at..at + BLOCK];
-            let is_there = |present: &Buffer| present.bytes()[at..at + BLOCK] == *block;
-            !is_zero(block) && !present.as_ref().is_some_and(is_there)
+            let block = at..at + BLOCK;
+            !is_zero(&content[block.clone()])
+                && present.is_none_or(|present| present[block.clone()] != content[block])
         };
         let (mut at, mut written_bytes) = (0, 0);
         while at < content.len() {
@@ -216,13 +269,19 @@ impl LayerContent {
             }
             if at > start {
                 let run = &content[start..at];
-                file.write_at(piece.offset + start as u64, run).map_err(failed)?;
+                let written = file.write_at(piece.offset + start as u64, run);
+                written.map_err(|errno| self.not_written(errno, content.len() as u64))?;
                 written_bytes += run.len() as u64;
             } else {
                 at += BLOCK;
             }
         }
         Ok(written_bytes)
+    }
+
+    /// Where the volume is, or will be.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The open files, which keep their locks.
@@ -243,6 +302,34 @@ impl LayerContent {
             }
             errno => system("write a layer of", &self.path)(errno),
         }
+    }
+}
+
+impl Digester {
+    /// Adds the next piece.
+    pub(super) fn add(&mut self, piece: &LayerPiece<'_>) {
+        while self.part != Some(piece.part) && self.begin_next_part() {}
+        for (number, block) in (piece.offset / BLOCK_BYTES..).zip(piece.content.chunks(BLOCK)) {
+            if !is_zero(block) {
+                self.digest.update(&number.to_le_bytes());
+                self.digest.update(block);
+            }
+        }
+    }
+
+    /// The digest of all pieces.
+    pub(super) fn finish(mut self) -> LayerDigest {
+        while self.begin_next_part() {}
+        LayerDigest(self.digest.finish())
+    }
+
+    fn begin_next_part(&mut self) -> bool {
+        let next = self.parts.next();
+        if let Some(part) = next {
+            self.digest.update(&[part.number()]);
+            self.part = next;
+        }
+        next.is_some()
     }
 }
 

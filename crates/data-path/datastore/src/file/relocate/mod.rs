@@ -22,6 +22,9 @@ mod arrival;
 mod beside;
 mod between_hosts;
 mod layer_content;
+mod passage;
+mod piece_memory;
+mod read_back;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -33,6 +36,7 @@ use strongroom_types::VolumeId;
 use self::arrival::{Arrival, allocated_bytes, staging_of, without_log};
 use self::beside::CarriedLayer;
 use self::layer_content::LayerContent;
+use self::passage::LayerOrigin;
 use super::add_layer::{refuse_an_open_log, refuse_unclosed, remove_leftovers};
 use super::create::check_name;
 use super::delete::{DELETING_PREFIX, delete_locked, delete_on};
@@ -47,7 +51,6 @@ use super::open_files::{Opening, authenticate, refuse_the_other_sort};
 use super::storage::{BY_PATH, Storage};
 
 pub(super) use self::arrival::ARRIVING_PREFIX;
-pub use self::arrival::{LayerSource, LeftThere, TakePiece};
 pub use self::beside::{
     DepartingBeside, LeftToRelocate, RelocationBeside, begin_departure_beside, begin_relocation_beside,
     begin_relocation_beside_on,
@@ -56,6 +59,7 @@ pub use self::between_hosts::{
     ArrivingVolume, DepartingVolume, InUse, ReadLayer, SentVolume, begin_arrival, begin_departure,
 };
 pub use self::layer_content::{LAYER_PIECE_BYTES_MAX, LayerDigest, LayerPart, LayerPiece};
+pub use self::passage::{LayerSource, LeftThere, TakePiece};
 
 /// Options of [`begin_relocation`].
 #[derive(Clone, Copy, Debug)]
@@ -300,7 +304,9 @@ impl<'a> Relocation<'a> {
                 watch(RelocateProgress { done_bytes, left_bytes: all_bytes - done_bytes, left_layers })
             };
             let content = from.content_of(layer, options)?;
-            let Some(written_bytes) = arrival.carry(&mut &content, arriving, layer, &mut moved)? else {
+            let Some(written_bytes) =
+                arrival.carry(&mut LayerOrigin::Here(&content), arriving, layer, &mut moved)?
+            else {
                 return Ok(None);
             };
             copied.written_bytes += written_bytes;

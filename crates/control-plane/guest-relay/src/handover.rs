@@ -1,0 +1,81 @@
+//! What the control plane hands over: a connection whose request it has admitted, with what the
+//! relay needs for the rest of it.
+
+use std::os::fd::OwnedFd;
+
+use rustls::{ConnectionTrafficSecrets, ExtractedSecrets};
+use serde::{Deserialize, Serialize};
+use strongroom_api::vm::Ticket;
+use strongroom_memory::secret::SecretBytes;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::tls_stream::{Direction, IV_BYTES, KEY_BYTES};
+
+/// A connection of a browser, which has asked for a WebSocket and was answered with 101. The files
+/// beside it are the connection's socket, and if the VM runs on this machine a socket that is
+/// connected to its host.
+#[derive(Serialize, Deserialize)]
+pub struct Handover {
+    /// The keys of what the browser sends.
+    receiving: TrafficKeys,
+    /// The keys of what it is sent.
+    sending: TrafficKeys,
+    /// The ticket for the guest.
+    ticket: Ticket,
+}
+
+/// The keys of one direction of a TLS connection.
+#[derive(Serialize, Deserialize)]
+struct TrafficKeys {
+    key: Zeroizing<[u8; KEY_BYTES]>,
+    iv: [u8; IV_BYTES],
+    next: u64,
+}
+
+/// A connection that cannot be handed over.
+#[derive(Debug, Error)]
+#[error("the connection is not encrypted with AES-256-GCM of TLS 1.3")]
+pub struct OtherCipher;
+
+impl Handover {
+    /// The rest of a TLS 1.3 connection of a server.
+    ///
+    /// # Errors
+    /// If it has another cipher.
+    pub fn new(secrets: ExtractedSecrets, ticket: Ticket) -> Result<Self, OtherCipher> {
+        let ExtractedSecrets { tx, rx } = secrets;
+        Ok(Self { receiving: TrafficKeys::of(rx)?, sending: TrafficKeys::of(tx)?, ticket })
+    }
+
+    /// The ticket for the guest.
+    pub fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+
+    /// The keys of what the browser sends, and of what it is sent.
+    pub(crate) fn directions(&self) -> Option<(Direction, Direction)> {
+        Some((self.receiving.direction()?, self.sending.direction()?))
+    }
+}
+
+impl TrafficKeys {
+    fn of((next, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Self, OtherCipher> {
+        let ConnectionTrafficSecrets::Aes256Gcm { key, iv } = secrets else { return Err(OtherCipher) };
+        let key = key.as_ref().try_into().map_err(|_| OtherCipher)?;
+        let iv = iv.as_ref().try_into().map_err(|_| OtherCipher)?;
+        Ok(Self { key: Zeroizing::new(key), iv, next })
+    }
+
+    fn direction(&self) -> Option<Direction> {
+        let key = SecretBytes::from_slice_and_wipe(&mut *self.key.clone()).ok()?;
+        Some(Direction { key, iv: self.iv, next: self.next })
+    }
+}
+
+/// What has been handed over, with its files.
+pub(crate) struct Received {
+    pub handover: Handover,
+    pub browser: OwnedFd,
+    pub host: Option<OwnedFd>,
+}

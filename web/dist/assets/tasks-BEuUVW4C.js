@@ -1,1 +1,0 @@
-import{G as s,w as n}from"./index-C_yzOPBV.js";import{a as e}from"./run-BR4TGzYe.js";function i({id:a,kind:t,object:c}){return e(`Cancel ${n(t)} of ${c.name}`,"task_cancel",{path:{task:a}},["task","cancel",a])}function l({kind:a,object:t}){return`${s(n(a))} ${t.name}`}export{i as c,l as t};
