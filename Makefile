@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-migrations measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak page check-page test-page
+.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-migrations measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak page check-page test-page test-page-guests
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -130,6 +130,11 @@ test-page: ## the page in Debian's Chromium against a real serve: every screen i
 	scripts/install-packages page
 	cargo build --package strongroom-cli
 	STRONGROOM_BIN=$(tested_program) scripts/page test
+
+test-page-guests: ## consoles and screens of the page, with a real guest: typed at, taken over, lost, and attacked; some two minutes
+	scripts/install-packages page
+	cargo build --package strongroom-cli
+	STRONGROOM_BIN=$(tested_program) scripts/page guests
 
 test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, devices that are gone or full, fencing, a VM's directory, whole VMs, processes that are killed; some ten minutes. FENCING_ROUNDS=
 	scripts/install-packages test

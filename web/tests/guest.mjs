@@ -11,7 +11,11 @@ const ARGUMENTS =
 
 export const HAS_GUEST = existsSync(join(FILES, "vmlinux"));
 
-/** Makes a VM that boots it. @param {import("./serving.mjs").Serving} serving @param {string} name */
+/**
+ * Makes a VM that boots it.
+ * @param {import("./serving.mjs").Serving} serving
+ * @param {string} name
+ */
 export async function makeGuest(serving, name) {
   const boot = join(serving.home, "hostd/boot");
   mkdirSync(boot, { recursive: true });

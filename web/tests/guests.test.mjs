@@ -26,6 +26,17 @@ before(async () => {
     disks: [{ size_bytes: 8 * 1024 ** 2 }],
     nics: [],
   });
+  await serving.asks("POST", "/v1/policies", {
+    name: "no-browsers",
+    rules: { browser_console_denied: true },
+  });
+  await serving.does("POST", "/v1/vms", {
+    name: "closed",
+    policy: "no-browsers",
+    memory_bytes: 64 * 1024 ** 2,
+    disks: [{ size_bytes: 8 * 1024 ** 2 }],
+    nics: [],
+  });
 });
 
 after(async () => {
@@ -33,7 +44,11 @@ after(async () => {
   await serving?.remove();
 });
 
-/** @param {string} name @param {(window: Window) => Promise<void>} body @param {Parameters<typeof Window.open>[2]} [look] */
+/**
+ * @param {string} name
+ * @param {(window: Window) => Promise<void>} body
+ * @param {Parameters<typeof Window.open>[2]} [look]
+ */
 function inWindow(name, body, look) {
   test(name, async () => {
     const window = await Window.open(browser, serving, look);
@@ -48,7 +63,12 @@ function inWindow(name, body, look) {
 
 /** @typedef {import("playwright-core").Page} Page */
 
-/** A tab at an address, as it is after a reload. @param {Window} window @param {string} address @param {string} [token] */
+/**
+ * A tab at an address, as it is after a reload.
+ * @param {Window} window
+ * @param {string} address
+ * @param {string} [token]
+ */
 async function signedIn(window, address, token = serving.token) {
   const page = await window.signedIn("/about", token);
   await page.getByRole("heading", { level: 1, name: "About" }).waitFor(SOON);
@@ -115,7 +135,11 @@ async function click(page, text) {
   await page.mouse.click(at.x, at.y);
 }
 
-/** Runs a line of which the guest makes a text that is not in it. @param {Page} page @param {string} word */
+/**
+ * Runs a line of which the guest makes a text that is not in it.
+ * @param {Page} page
+ * @param {string} word
+ */
 async function answers(page, word) {
   await types(page, `echo ${word}-$((40+2))`);
   await shows(page, `${word}-42`);
@@ -202,7 +226,6 @@ inWindow("a server that is restarted is found again by its consoles", async (win
   await page.getByText(/It is tried again at/).waitFor(SOON);
   await picture(page, "console-lost");
   await serving.begin();
-  await page.getByRole("button", { name: "Try now" }).click(SOON);
   await is(page, "Connected");
   await answers(page, "again");
   window.faults = window.faults.filter((fault) => !/ERR_|WebSocket connection to/.test(fault));
@@ -358,6 +381,17 @@ inWindow("a VM without a screen says so", async (window) => {
   await page.getByText("blind has no screen").waitFor(SOON);
   assert.deepEqual(await violations(page), []);
   await picture(page, "screen-none");
+});
+
+inWindow("a policy that refuses browsers is said, and no ticket is asked for", async (window) => {
+  const page = await signedIn(window, "/vms/closed/console");
+  let tickets = 0;
+  page.on("request", (request) => (tickets += request.url().includes("tickets") ? 1 : 0));
+  await page.getByText("The policy of closed refuses it to browsers").waitFor(SOON);
+  await page.getByText("strongroom vm console closed", { exact: true }).waitFor();
+  assert.deepEqual(await violations(page), []);
+  await picture(page, "console-denied");
+  assert.equal(tickets, 0);
 });
 
 inWindow("who may not is told by what it is refused", async (window) => {

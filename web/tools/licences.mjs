@@ -28,7 +28,11 @@ function noticeOf(directory) {
 /** Folders in which a package keeps what it has from others, with their licences. */
 const ALSO_IN = ["docs", "vendor"];
 
-/** The notices in a folder, and in those below it that may have some. @param {string} directory @returns {string[]} */
+/**
+ * The notices in a folder, and in those below it that may have some.
+ * @param {string} directory
+ * @returns {string[]}
+ */
 function noticesIn(directory) {
   const entries = readdirSync(directory, { withFileTypes: true }).sort((a, b) =>
     a.name < b.name ? -1 : 1,

@@ -11,8 +11,8 @@ function subscribe(listener: () => void): () => void {
 }
 
 /**
- * The whole page becomes as large as the display, so that dialogs are seen over the guest. Where the
- * browser permits it, keys that are its own reach the guest then.
+ * The whole page becomes as large as the display, so that dialogs are seen over the guest. Where
+ * the browser permits it, keys that are its own reach the guest then.
  */
 async function enter(): Promise<void> {
   await document.documentElement.requestFullscreen();

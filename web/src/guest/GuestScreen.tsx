@@ -5,7 +5,7 @@ import type { Vm } from "../api/types";
 import { addresses } from "../app/addresses";
 import { Nowhere } from "../shell/Nowhere";
 import { useTitle } from "../shell/useTitle";
-import { ProblemNote, Waiting } from "../ui/Notes";
+import { Empty, ProblemNote, Waiting } from "../ui/Notes";
 import { ScreenHead } from "../ui/Panel";
 import { Tabs } from "../ui/Tabs";
 import { Power } from "../ui/Status";
@@ -49,7 +49,16 @@ export function GuestScreen({ what, Part }: Props) {
           { label: "Screen", to: addresses.vm(vm.name, "screen") },
         ]}
       />
-      <Part key={vm.id} vm={vm} />
+      {vm.browser_console_denied === true ? (
+        <Empty icon="policy" title={`The policy of ${vm.name} refuses it to browsers`}>
+          <p>
+            <code>{`strongroom vm ${what.toLowerCase()} ${vm.name}`}</code> goes to its host
+            directly.
+          </p>
+        </Empty>
+      ) : (
+        <Part key={vm.id} vm={vm} />
+      )}
     </>
   );
 }

@@ -1,6 +1,6 @@
 const LENGTH_MAX = 2_048;
 
-/** An address in a guest's output that may be opened if a person wants it; nothing if it is none. */
+/** An address of a guest's output that may be opened after a question; nothing if it is none. */
 export function safeLink(text: string): URL | undefined {
   if (text.length > LENGTH_MAX || !URL.canParse(text)) return undefined;
   const url = new URL(text);
