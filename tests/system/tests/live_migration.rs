@@ -449,7 +449,7 @@ const COUNTING_ALONE: &str = "has() { v=$(dd if=/dev/vda bs=4096 skip=1 count=1 
      </dev/null >/dev/null 2>&1 &";
 
 fn rounds() -> usize {
-    std::env::var("MIGRATION_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
+    std::env::var("MIGRATION_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
 /// Moves to and fro, and each time something is killed or cut off. The guest is on one machine
