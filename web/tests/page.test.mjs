@@ -312,7 +312,7 @@ inWindow("network cards, a schedule and a cryptoperiod are set", async (window) 
   await page.getByLabel("Snapshots to keep").fill("5");
   await page.getByRole("button", { name: "Set" }).click();
   await page.getByText("0 snapshots of 5 kept").waitFor(SOON);
-  await page.getByRole("link", { name: "Keys" }).click();
+  await page.getByLabel("Parts of gamma").getByRole("link", { name: "Keys" }).click();
   await page.getByRole("button", { name: "Cryptoperiod" }).click(SOON);
   await page.getByLabel("Days").fill("90");
   await page.getByRole("button", { name: "Set" }).click();
