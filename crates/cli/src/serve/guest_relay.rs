@@ -45,10 +45,10 @@ pub struct BrowsersRelay(pub Relay);
 
 impl GuestRelay for BrowsersRelay {
     fn take(&self, connection: HandedOver) -> Result<(), NotTaken> {
-        let HandedOver { secrets, browser, ticket, host } = connection;
+        let HandedOver { secrets, browser, leash, ticket, host } = connection;
         let handover = Handover::new(secrets, ticket).map_err(|error| NotTaken(error.to_string()))?;
         let files: Vec<BorrowedFd<'_>> =
-            std::iter::once(browser.as_fd()).chain(host.as_ref().map(AsFd::as_fd)).collect();
+            [browser.as_fd(), leash.as_fd()].into_iter().chain(host.as_ref().map(AsFd::as_fd)).collect();
         self.0.take(&handover, &files).map_err(|error| NotTaken(error.to_string()))
     }
 }

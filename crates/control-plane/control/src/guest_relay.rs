@@ -13,6 +13,8 @@ pub struct HandedOver {
     pub secrets: ExtractedSecrets,
     /// Its socket.
     pub browser: TcpStream,
+    /// The connection ends when the other end of this does, and this with the connection.
+    pub leash: UnixStream,
     /// The ticket for the guest.
     pub ticket: Ticket,
     /// A connection to the host, if that takes clients of this machine alone.
@@ -26,7 +28,7 @@ pub struct NotTaken(pub String);
 
 /// Carries guest data, in a process of its own: none of it passes through the control plane.
 pub trait GuestRelay: Send + Sync {
-    /// Takes a connection. The control plane keeps nothing of it.
+    /// Takes a connection. The control plane keeps nothing of it but the other end of its leash.
     ///
     /// # Errors
     /// [`NotTaken`]; the browser sees a connection that ends.

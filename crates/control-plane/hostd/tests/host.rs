@@ -274,7 +274,9 @@ fn everybody_is_killed() {
         )
     };
     start(&host, 1);
-    let first = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    let first = host.await_vm(&spec, |vm| {
+        vm.power == PowerState::Running && vm.volumes.iter().all(|volume| volume.worker_pid.is_some())
+    });
     host.console(&spec).await_line("ready");
 
     kill(first.volumes[0].worker_pid.unwrap());

@@ -13,8 +13,8 @@ use zeroize::Zeroizing;
 use crate::tls_stream::{Direction, IV_BYTES, KEY_BYTES};
 
 /// A connection of a browser, which has asked for a WebSocket and was answered with 101. The files
-/// beside it are the connection's socket, and if the VM runs on this machine a socket that is
-/// connected to its host.
+/// beside it are the connection's socket; its leash, a socket whose end ends it; and if the VM runs
+/// on this machine a socket that is connected to its host.
 #[derive(Serialize, Deserialize)]
 pub struct Handover {
     /// The keys of what the browser sends.
@@ -77,5 +77,6 @@ impl TrafficKeys {
 pub(crate) struct Received {
     pub handover: Handover,
     pub browser: OwnedFd,
+    pub leash: OwnedFd,
     pub host: Option<OwnedFd>,
 }

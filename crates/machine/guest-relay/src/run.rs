@@ -68,8 +68,8 @@ pub fn run(wire: &Wire) -> io::Result<()> {
                 continue;
             }
         };
-        let Some(browser) = files.next() else { continue };
-        let received = Received { handover, browser, host: files.next() };
+        let (Some(browser), Some(leash)) = (files.next(), files.next()) else { continue };
+        let received = Received { handover, browser, leash, host: files.next() };
         // The browser sees a connection that ends.
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
             tracing::warn!("{SESSIONS_MAX} consoles and screens are open in browsers: one more is refused");

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::TcpStream as StdTcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use zeroize::Zeroizing;
 
 use crate::guest::{GuestStream, connect, enter};
-use crate::handover::Received;
+use crate::handover::{Handover, Received};
 use crate::tls_stream::TlsStream;
 
 /// The longest message of a browser, in bytes.
@@ -41,14 +42,27 @@ enum First {
     Refused(ProblemBody),
 }
 
-/// Serves a connection that was handed over, until one of its ends has gone.
+/// Serves a connection that was handed over, until one of its ends has gone, or its leash.
 pub(crate) async fn serve(received: Received) {
-    if let Err(error) = carried(received).await {
+    let Received { handover, browser, leash, host } = received;
+    let ended = tokio::select! {
+        ended = carried(handover, browser, host) => ended,
+        ended = gone(leash) => ended.map_err(Error::from),
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "a connection of a browser ended early");
     }
 }
 
-async fn carried(Received { handover, browser, host }: Received) -> Result<(), Error> {
+/// Waits until the control plane ends a connection.
+async fn gone(leash: OwnedFd) -> io::Result<()> {
+    let leash = StdUnixStream::from(leash);
+    leash.set_nonblocking(true)?;
+    // Nothing is ever said on it.
+    UnixStream::from_std(leash)?.read(&mut [0]).await.map(drop)
+}
+
+async fn carried(handover: Handover, browser: OwnedFd, host: Option<OwnedFd>) -> Result<(), Error> {
     let (receiving, sending) = handover.directions().ok_or_else(|| io::Error::other("the keys are none"))?;
     let socket = StdTcpStream::from(browser);
     socket.set_nonblocking(true)?;

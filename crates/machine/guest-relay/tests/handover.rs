@@ -108,7 +108,7 @@ async fn answer(server: &mut tokio_rustls::server::TlsStream<TcpStream>) {
 }
 
 /// A browser whose connection a relay has, and its guest.
-async fn carried(relay: &Relay) -> (WebSocketStream<client::TlsStream<TcpStream>>, UnixStream) {
+async fn carried(relay: &Relay) -> (WebSocketStream<client::TlsStream<TcpStream>>, UnixStream, UnixStream) {
     let (client, mut server) = upgraded(CipherSuite::TLS13_AES_256_GCM_SHA384).await;
     let asking = client_async("wss://localhost/relay", client);
     let (browser, ()) = tokio::join!(asking, answer(&mut server));
@@ -116,8 +116,10 @@ async fn carried(relay: &Relay) -> (WebSocketStream<client::TlsStream<TcpStream>
     let handover = Handover::new(tls.dangerous_extract_secrets().unwrap(), ticket()).unwrap();
     let (host, theirs) = UnixStream::pair().unwrap();
     let theirs = OwnedFd::from(theirs.into_std().unwrap());
-    relay.wire.send(&handover, &[socket.as_fd(), theirs.as_fd()]).unwrap();
-    (browser.unwrap().0, host)
+    let (leash, held) = UnixStream::pair().unwrap();
+    let held = OwnedFd::from(held.into_std().unwrap());
+    relay.wire.send(&handover, &[socket.as_fd(), held.as_fd(), theirs.as_fd()]).unwrap();
+    (browser.unwrap().0, host, leash)
 }
 
 fn text(message: Option<Result<Message, Error>>) -> Value {
@@ -127,7 +129,7 @@ fn text(message: Option<Result<Message, Error>>) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_goes_on_with_its_guest() {
     let relay = Relay::start();
-    let (mut browser, mut host) = carried(&relay).await;
+    let (mut browser, mut host, _leash) = carried(&relay).await;
     let mut lines = BufReader::new(&mut host);
     let mut hello = String::new();
     lines.read_line(&mut hello).await.unwrap();
@@ -175,7 +177,7 @@ async fn a_connection_goes_on_with_its_guest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_browser_is_told_why_there_is_no_guest_and_when_it_ends() {
     let relay = Relay::start();
-    let (mut browser, mut host) = carried(&relay).await;
+    let (mut browser, mut host, _leash) = carried(&relay).await;
     host.write_all(b"{\"error\":{\"code\":\"no_ticket\",\"message\":\"it was used already\"}}\n")
         .await
         .unwrap();
@@ -183,7 +185,7 @@ async fn a_browser_is_told_why_there_is_no_guest_and_when_it_ends() {
     assert_eq!(told["error"]["code"], "no_ticket", "{told}");
     assert!(matches!(browser.next().await, Some(Ok(Message::Close(_)))));
 
-    let (mut browser, mut host) = carried(&relay).await;
+    let (mut browser, mut host, _leash) = carried(&relay).await;
     host.write_all(b"\"vnc\"\nRFB 003.008\n").await.unwrap();
     let mut hello = String::new();
     BufReader::new(host).read_line(&mut hello).await.unwrap();
@@ -194,6 +196,26 @@ async fn a_browser_is_told_why_there_is_no_guest_and_when_it_ends() {
     relay.end();
 }
 
+/// Without its leash, a connection ends at both ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_control_plane_ends_is_over() {
+    let relay = Relay::start();
+    let (mut browser, mut host, mut leash) = carried(&relay).await;
+    host.write_all(b"\"vnc\"\n").await.unwrap();
+    assert_eq!(text(browser.next().await), json!({ "welcome": "vnc" }));
+    let mut hello = String::new();
+    let mut lines = BufReader::new(&mut host);
+    lines.read_line(&mut hello).await.unwrap();
+    leash.shutdown().await.unwrap();
+    assert_eq!(lines.read(&mut [0; 1]).await.unwrap(), 0);
+    assert!(!matches!(browser.next().await, Some(Ok(Message::Binary(_)))));
+    // The other way round, the control plane notices.
+    let (browser, _host, mut leash) = carried(&relay).await;
+    drop(browser);
+    assert_eq!(leash.read(&mut [0; 1]).await.unwrap(), 0);
+    relay.end();
+}
+
 /// Records that were changed, repeated or made up end the connection, and the guest gets nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_the_browsers_reaches_no_guest() {
@@ -201,7 +223,7 @@ async fn what_is_not_the_browsers_reaches_no_guest() {
     for attack in
         [&[23_u8, 3, 3, 0, 40][..], &[22, 3, 3, 0, 1, 0], &[23, 3, 3, 255, 255], b"GET / HTTP/1.1\r\n"]
     {
-        let (browser, mut host) = carried(&relay).await;
+        let (browser, mut host, _leash) = carried(&relay).await;
         host.write_all(b"\"vnc\"\n").await.unwrap();
         let (mut socket, _) = browser.into_inner().into_inner();
         socket.write_all(attack).await.unwrap();

@@ -98,7 +98,7 @@ mod strays;
 mod sweep;
 mod templates;
 mod temporary;
-mod tickets;
+pub mod tickets;
 mod unsettled;
 pub mod views;
 mod vm_alarms;

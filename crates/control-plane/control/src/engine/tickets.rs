@@ -41,6 +41,16 @@ struct TicketOut {
     use_: TicketUse,
 }
 
+/// A ticket that was taken for a browser.
+#[derive(Clone, Debug)]
+pub struct TakenTicket {
+    /// The ticket.
+    pub ticket: Ticket,
+    vm: VmId,
+    /// Who asked for it, and for what.
+    caller: Caller,
+}
+
 impl Control {
     /// Requests a ticket for a connection to a guest. It is passed on, and not stored durably.
     ///
@@ -115,7 +125,7 @@ impl Control {
     ///
     /// # Errors
     /// `not_found` if there is none, or it was taken; `forbidden` if the VM's policy says so.
-    pub fn take_ticket(&self, caller: &Caller, ticket: &str) -> Result<Ticket, Problem> {
+    pub fn take_ticket(&self, caller: &Caller, ticket: &str) -> Result<TakenTicket, Problem> {
         self.void_tickets();
         let mut out = self.tickets.0.lock();
         let is_it = |out: &TicketOut| {
@@ -127,10 +137,17 @@ impl Control {
             let problem = Problem::new(ErrorCode::NotFound, "there is no such ticket of this caller");
             problem.next("ask for another one: each is used once, within 30 seconds")
         })?;
-        let TicketOut { vm, ticket, .. } = out.swap_remove(found);
+        let TicketOut { vm, ticket, caller, .. } = out.swap_remove(found);
         drop(out);
         self.expect_browsers(vm)?;
-        Ok(ticket)
+        Ok(TakenTicket { ticket, vm, caller })
+    }
+
+    /// Whether what a browser has opened with a ticket may go on: its caller has the right to it,
+    /// and the VM's policy permits it.
+    pub fn may_go_on(&self, taken: &TakenTicket) -> bool {
+        self.still_may(&self.inventory.read(), &taken.caller).is_ok()
+            && self.expect_browsers(taken.vm).is_ok()
     }
 
     /// Refuses guest data to browsers if the VM's policy does.

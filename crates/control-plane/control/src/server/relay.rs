@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use aws_lc_rs::digest;
 use axum::body::Body;
@@ -22,14 +23,17 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use strongroom_api::vm::Ticket;
 use strongroom_api::{ErrorCode, Problem};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use super::Api;
 use super::problem::Refusal;
 use super::routes::blocking;
-use super::token::{caller_of_browser, refuse};
-use crate::guest_relay::HandedOver;
+use super::token::{caller_of_browser, refuse, still_counts};
+use crate::engine::holders::Shown;
+use crate::engine::tickets::TakenTicket;
+use crate::guest_relay::{GuestRelay, HandedOver};
 
 /// The path, which is no operation of the API: what passes is between a browser and a guest.
 pub(super) const PATH: &str = "/relay";
@@ -39,13 +43,15 @@ const PROTOCOL: &str = "strongroom-guest";
 const TICKET: &str = "strongroom-ticket.";
 /// What a server proves that it has read of the key (RFC 6455, 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// How often a connection is looked at when nothing changes.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// The name under which refusals are recorded.
 const NAME: &str = "relay";
 
 /// Admits a WebSocket, and has it handed over.
 pub(super) async fn answer(State(api): State<Api>, mut request: Request) -> Result<Response, Refusal> {
-    let caller = match caller_of_browser(&api, &request, NAME) {
-        Ok(caller) => caller,
+    let (caller, shown) = match caller_of_browser(&api, &request, NAME) {
+        Ok(known) => known,
         Err(none) => return Err(none.refused(&api).await),
     };
     let asked = Asked::of(request.headers());
@@ -63,12 +69,12 @@ pub(super) async fn answer(State(api): State<Api>, mut request: Request) -> Resu
     let taken = {
         let caller = caller.clone();
         blocking(api.clone(), move |control| {
-            let ticket = control.take_ticket(&caller, &ticket)?;
-            let host = connect_here(&ticket)?;
-            Ok((ticket, host))
+            let taken = control.take_ticket(&caller, &ticket)?;
+            let host = connect_here(&taken.ticket)?;
+            Ok((taken, host))
         })
     };
-    let (ticket, host) = match taken.await {
+    let (taken, host) = match taken.await {
         Ok(taken) => taken,
         Err(Refusal(problem)) if problem.code == ErrorCode::Forbidden => {
             return Err(refuse(&api, caller, NAME, problem).await);
@@ -77,12 +83,10 @@ pub(super) async fn answer(State(api): State<Api>, mut request: Request) -> Resu
     };
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
-        let handed_over = hand_over(upgrade).await.and_then(|(secrets, browser)| {
-            let connection = HandedOver { secrets, browser, ticket, host };
-            relay.take(connection).map_err(io::Error::other)
-        });
-        if let Err(error) = handed_over {
-            tracing::warn!(%error, "a browser's connection to a guest was not handed over");
+        let ticket = taken.ticket.clone();
+        match hand_over(upgrade, ticket, host, &*relay).await {
+            Ok(leash) => hold(api, shown, taken, leash).await,
+            Err(error) => tracing::warn!(%error, "a browser's connection to a guest was not handed over"),
         }
     });
     let mut response = Response::new(Body::empty());
@@ -151,8 +155,14 @@ fn connect_here(ticket: &Ticket) -> Result<Option<UnixStream>, Problem> {
     })
 }
 
-/// Takes the connection out of the server after its answer, with the keys from there on.
-async fn hand_over(upgrade: OnUpgrade) -> io::Result<(rustls::ExtractedSecrets, std::net::TcpStream)> {
+/// Takes the connection out of the server after its answer, and hands it over with the keys from
+/// there on. Returns the end of its leash.
+async fn hand_over(
+    upgrade: OnUpgrade,
+    ticket: Ticket,
+    host: Option<UnixStream>,
+    relay: &dyn GuestRelay,
+) -> io::Result<tokio::net::UnixStream> {
     let upgraded: Upgraded = upgrade.await.map_err(io::Error::other)?;
     let other = || io::Error::other("the connection is none of this server");
     let parts = upgraded.downcast::<TokioIo<TlsStream<TcpStream>>>().map_err(|_| other())?;
@@ -162,5 +172,27 @@ async fn hand_over(upgrade: OnUpgrade) -> io::Result<(rustls::ExtractedSecrets, 
     }
     let (socket, tls) = parts.io.into_inner().into_inner();
     let secrets = tls.dangerous_extract_secrets().map_err(io::Error::other)?;
-    Ok((secrets, socket.into_std()?))
+    let (ours, leash) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let connection = HandedOver { secrets, browser: socket.into_std()?, leash, ticket, host };
+    relay.take(connection).map_err(io::Error::other)?;
+    tokio::net::UnixStream::from_std(ours)
+}
+
+/// Holds the leash of a connection until that has ended, or the session of its browser, its caller's
+/// right to it or the permission of the VM's policy has: the connection ends then.
+async fn hold(mut api: Api, shown: Shown, taken: TakenTicket, mut leash: tokio::net::UnixStream) {
+    let mut changes = api.control.inventory.changes();
+    loop {
+        changes.mark_unchanged();
+        if !still_counts(&api.control, &shown) || !api.control.may_go_on(&taken) {
+            return;
+        }
+        tokio::select! {
+            // A session also ends by time.
+            _ = tokio::time::timeout(LOOK_EVERY, changes.changed()) => {}
+            _ = leash.read_u8() => return,
+            _ = api.ending.wait_for(|ending| *ending) => return,
+        }
+    }
 }

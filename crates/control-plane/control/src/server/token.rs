@@ -39,9 +39,14 @@ impl Asker {
 
     /// Whether what was shown still counts, for an answer that goes on.
     pub fn still_counts(&self, control: &Control) -> bool {
-        let now_unix_seconds = control.now_unix_ms() / 1000;
-        holder(&control.inventory.read(), &self.shown, now_unix_seconds).is_some()
+        still_counts(control, &self.shown)
     }
+}
+
+/// Whether what a caller has shown still counts.
+pub(super) fn still_counts(control: &Control, shown: &Shown) -> bool {
+    let now_unix_seconds = control.now_unix_ms() / 1000;
+    holder(&control.inventory.read(), shown, now_unix_seconds).is_some()
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Asker {
@@ -135,9 +140,9 @@ pub(super) fn caller_of_browser(
     api: &Api,
     request: &Request,
     operation: &'static str,
-) -> Result<Caller, NoCaller> {
+) -> Result<(Caller, Shown), NoCaller> {
     let session = Cookie::of(request.headers(), SESSION_COOKIE).value().map(Shown::cookie);
-    caller_of(api, request, session, Some(operation)).map(|(caller, _)| caller)
+    caller_of(api, request, session, Some(operation))
 }
 
 /// Admits requests with a known token to operations that the caller's roles permit.

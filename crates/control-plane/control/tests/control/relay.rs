@@ -114,6 +114,16 @@ fn a_console_reaches_the_page_of_who_may_and_once_for_a_ticket() {
     assert_eq!(asks(&browser.client, &cookie, &ticket, &[]).map(drop), Err(404), "it was taken");
     socket.close(None).unwrap();
     assert_eq!(guest.read(&mut typed).unwrap(), 0);
+
+    // What is open ends with the session.
+    let ticket = ticket_for(&mut browser, "web1", &json!({ "operation": "console" }));
+    let mut socket = asks(&browser.client, &cookie, &ticket, &[]).unwrap();
+    let mut guest = console.takes_client();
+    assert!(socket.read().unwrap().is_text());
+    assert_eq!(browser.delete("/v1/page-sessions").json(), json!({ "sessions": 1 }));
+    guest.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    assert_eq!(guest.read(&mut typed).unwrap(), 0);
+    assert!(socket.read().is_err());
 }
 
 #[test]

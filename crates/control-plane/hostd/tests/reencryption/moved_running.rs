@@ -82,6 +82,8 @@ impl Moving {
     /// Copies the disk beside its guest. Its supervisor may be replaced by one that reaches both
     /// places.
     fn copy(&mut self) {
+        // A worker that was killed a moment ago may not have its successor yet.
+        self.vm.await_served();
         let before = self.vm.now().supervisor_pid;
         let copied = self.step(MoveStep::CopyServed);
         assert_eq!(copied, Some(OperationOutcome::Copied));

@@ -19,10 +19,10 @@ impl Relay {
 
 impl GuestRelay for Relay {
     fn take(&self, connection: HandedOver) -> Result<(), NotTaken> {
-        let HandedOver { secrets, browser, ticket, host } = connection;
+        let HandedOver { secrets, browser, leash, ticket, host } = connection;
         let handover = Handover::new(secrets, ticket).map_err(|error| NotTaken(error.to_string()))?;
         let files: Vec<BorrowedFd<'_>> =
-            std::iter::once(browser.as_fd()).chain(host.as_ref().map(AsFd::as_fd)).collect();
+            [browser.as_fd(), leash.as_fd()].into_iter().chain(host.as_ref().map(AsFd::as_fd)).collect();
         self.0.send(&handover, &files).map_err(|error| NotTaken(error.to_string()))
     }
 }
