@@ -212,8 +212,11 @@ impl Top {
         std::mem::replace(&mut self.destaging, destaging).end(End::Now).unwrap();
         let told = Arc::new(Waker::new().unwrap());
         let closing = self.stack.complete_lower(Duration::ZERO, &self.lanes, told).unwrap().unwrap();
-        while closing.watch().outcome() != Completion::Complete {
-            assert_eq!(closing.watch().outcome(), Completion::UnderWay);
+        loop {
+            match closing.watch().outcome() {
+                Completion::Complete => break,
+                other => assert_eq!(other, Completion::UnderWay),
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
         self.stack.end_closing(&closing);
