@@ -154,8 +154,9 @@ impl ApiTls {
             .with_client_cert_verifier(Arc::clone(&client_keys) as _)
             .with_cert_resolver(Arc::clone(&by_name) as _);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // A browser's connection to a guest is handed over with its traffic keys (`server/relay.rs`),
-        // to what knows AES-256-GCM alone. That is the first of the provider's ciphers.
+        // A browser's connection to a guest is handed over with its traffic keys
+        // (`server/relay.rs`), to what knows AES-256-GCM alone. That is the first of the provider's
+        // ciphers.
         config.ignore_client_order = true;
         config.enable_secret_extraction = true;
         let tls = Self {
