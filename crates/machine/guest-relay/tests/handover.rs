@@ -138,7 +138,8 @@ async fn a_connection_goes_on_with_its_guest() {
     assert_eq!(text(browser.next().await), json!({ "welcome": { "console": { "writer": true } } }));
     assert_eq!(browser.next().await.unwrap().unwrap().into_data(), "login: ");
 
-    // More than a record, a message of the guest's and the buffers of the sockets, in both directions.
+    // More than a record, a message of the guest's and the buffers of the sockets, in both
+    // directions.
     let long: Vec<u8> = (0..8 << 20).map(|at: u32| (at / 251) as u8).collect();
     let sent = long.clone();
     let (mut from_host, mut to_host) = host.into_split();

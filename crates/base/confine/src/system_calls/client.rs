@@ -1,5 +1,5 @@
-//! The system calls of clients of other machines: the storage process, with librados and librbd, and
-//! the relay of guest data; their threads, and the network.
+//! The system calls of clients of other machines: the storage process, with librados and librbd,
+//! and the relay of guest data; their threads, and the network.
 
 use libc::*;
 

@@ -78,8 +78,8 @@ pub(super) fn deny_to_supervisor() -> Result<(), SandboxError> {
     deny(&supervisor::TABLE)
 }
 
-/// Denies the calls that a client of other machines does not need: that of a storage cluster, or the
-/// relay of guest data. It can still make threads, and connect.
+/// Denies the calls that a client of other machines does not need: that of a storage cluster, or
+/// the relay of guest data. It can still make threads, and connect.
 ///
 /// On an error the process must not connect.
 pub(super) fn deny_to_client() -> Result<(), SandboxError> {

@@ -179,8 +179,8 @@ async fn hand_over(
     tokio::net::UnixStream::from_std(ours)
 }
 
-/// Holds the leash of a connection until that has ended, or the session of its browser, its caller's
-/// right to it or the permission of the VM's policy has: the connection ends then.
+/// Holds the leash of a connection until that has ended, or the session of its browser, its
+/// caller's right to it or the permission of the VM's policy has: the connection ends then.
 async fn hold(mut api: Api, shown: Shown, taken: TakenTicket, mut leash: tokio::net::UnixStream) {
     let mut changes = api.control.inventory.changes();
     loop {

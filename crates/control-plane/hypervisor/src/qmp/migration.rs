@@ -126,9 +126,9 @@ impl Qmp {
         Ok(progress(&self.execute_value("query-migrate", &json!({}))?))
     }
 
-    /// Waits until QEMU has ended a migration that has failed: for some time it says that it has, and
-    /// still holds its sockets. One that begins then is refused, and QEMU 7.2 takes no other one
-    /// for as long as it runs.
+    /// Waits until QEMU has ended a migration that has failed: for some time it says that it has,
+    /// and still holds its sockets. One that begins then is refused, and QEMU 7.2 takes no other
+    /// one for as long as it runs.
     ///
     /// # Errors
     /// QEMU's error; a refusal in its name if it does not end.
