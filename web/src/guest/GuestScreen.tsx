@@ -63,7 +63,7 @@ export function GuestScreen({ what, Part }: Props) {
   );
 }
 
-/** What whoever looks at a guest in a browser ought to know. */
+/** What a person who looks at a guest in a browser ought to know. */
 export function PlainTextNote({ command, record }: { command: string; record: string }): ReactNode {
   return (
     <p className="small soft">

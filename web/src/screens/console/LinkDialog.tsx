@@ -7,7 +7,7 @@ export function LinkDialog({ url, vm, onClose }: { url: URL; vm: string; onClose
   return (
     <Dialog title={`Open ${url.host}?`} onClose={onClose}>
       <Note tone="warning">
-        <p>This address is from the output of {vm}; whoever writes there has chosen it.</p>
+        <p>This address is from the output of {vm}; what writes there has chosen it.</p>
       </Note>
       <p className="guest-address">
         <code>{url.href}</code>

@@ -34,7 +34,7 @@ export default function CreateVm() {
   const draft = underPolicy(written, policy?.rules);
   const [hasTried, setTried] = useState(false);
   const all = faultsOf(draft);
-  // Nobody is told of an empty name before having had the time to write one.
+  // An empty name is no fault before somebody had the time to write one.
   const faults = hasTried || draft.name !== "" ? all : { ...all, name: undefined };
   const shown = Object.fromEntries(
     Object.entries(faults).filter(([, fault]) => fault !== undefined),

@@ -115,8 +115,8 @@ function OnTheMachine() {
       <div className="stack">
         <p>
           Key servers and providers are set up by root, from a terminal. The API, and so this page,
-          changes none of them: whoever takes over an account here gets no further than the roles
-          that it has, and to no key.
+          changes none of them: somebody who takes over an account here gets no further than the
+          roles that it has, and to no key.
         </p>
         <CodeLine label="Add" text="strongroom key-provider add NAME --kmip HOST --ca ca.pem" />
         <CodeLine label="Test" text="strongroom key-provider test NAME" />

@@ -114,7 +114,7 @@ export function DecryptDialog({ vm, disk, onClose }: OfDisk) {
       actions={[decryptDisk(vm, disk.name)]}
       onClose={onClose}
       confirm={disk.name}
-      loses="Its secrecy: whoever reads the datastore reads the disk and its snapshots, also later, from copies."
+      loses="Its secrecy: anyone who reads the datastore reads the disk and its snapshots, also later, from copies."
     />
   );
 }
