@@ -211,7 +211,9 @@ async fn what_the_control_plane_ends_is_over() {
     assert_eq!(lines.read(&mut [0; 1]).await.unwrap(), 0);
     assert!(!matches!(browser.next().await, Some(Ok(Message::Binary(_)))));
     // The other way round, the control plane notices.
-    let (browser, _host, mut leash) = carried(&relay).await;
+    let (mut browser, mut host, mut leash) = carried(&relay).await;
+    host.write_all(b"\"vnc\"\n").await.unwrap();
+    assert_eq!(text(browser.next().await), json!({ "welcome": "vnc" }));
     drop(browser);
     assert_eq!(leash.read(&mut [0; 1]).await.unwrap(), 0);
     relay.end();
