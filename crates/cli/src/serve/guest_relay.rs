@@ -1,13 +1,13 @@
 //! `strongroom guest-relay`: the control plane starts it for consoles and screens in browsers. It
-//! carries guest data, and has no key, no file and no inventory. It is not for users.
+//! carries guest data, and has no key, no file of the site's and no inventory. It is not for users.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::Args;
 use strongroom_control::guest_relay::{GuestRelay, HandedOver, NotTaken};
 use strongroom_files::FileError;
-use strongroom_guest_relay::{Handover, Relay, RunError, relay_main};
+use strongroom_guest_relay::{HandedFiles, Handover, Relay, RunError, relay_main};
 use strongroom_worker::prepare_for_keys;
 
 use crate::error::CliError;
@@ -47,8 +47,8 @@ impl GuestRelay for BrowsersRelay {
     fn take(&self, connection: HandedOver) -> Result<(), NotTaken> {
         let HandedOver { secrets, browser, leash, ticket, host } = connection;
         let handover = Handover::new(secrets, ticket).map_err(|error| NotTaken(error.to_string()))?;
-        let files: Vec<BorrowedFd<'_>> =
-            [browser.as_fd(), leash.as_fd()].into_iter().chain(host.as_ref().map(AsFd::as_fd)).collect();
-        self.0.take(&handover, &files).map_err(|error| NotTaken(error.to_string()))
+        let host = host.as_ref().map(AsFd::as_fd);
+        let files = HandedFiles { browser: browser.as_fd(), leash: leash.as_fd(), host };
+        self.0.take(&handover, files).map_err(|error| NotTaken(error.to_string()))
     }
 }

@@ -1,7 +1,7 @@
 //! The page: the files that were built from `web/`, and the rules that browsers apply to them.
 //!
 //! `web/dist` is in the repository, so that the program builds without Node. `npm run build` makes
-//! it again; `web/README.md` says how. The build script embeds `index.html` and the assets, each of
+//! it again; `docs/PAGE.md` says how. The build script embeds `index.html` and the assets, each of
 //! which has a hash of its content in its name, and compresses them once. There is nothing here of
 //! requests, sessions or the inventory: the server of `control` serves these bytes.
 //!

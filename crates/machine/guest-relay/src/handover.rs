@@ -1,20 +1,19 @@
 //! What the control plane hands over: a connection whose request it has admitted, with what the
 //! relay needs for the rest of it.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustls::{ConnectionTrafficSecrets, ExtractedSecrets};
 use serde::{Deserialize, Serialize};
 use strongroom_api::vm::Ticket;
+use strongroom_host::wire::{Wire, WireError};
 use strongroom_memory::secret::SecretBytes;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::tls_stream::{Direction, IV_BYTES, KEY_BYTES};
 
-/// A connection of a browser, which has asked for a WebSocket and was answered with 101. The files
-/// beside it are the connection's socket; its leash, a socket whose end ends it; and if the VM runs
-/// on this machine a socket that is connected to its host.
+/// A connection of a browser, which has asked for a WebSocket and was answered with 101.
 #[derive(Serialize, Deserialize)]
 pub struct Handover {
     /// The keys of what the browser sends.
@@ -23,6 +22,17 @@ pub struct Handover {
     sending: TrafficKeys,
     /// The ticket for the guest.
     ticket: Ticket,
+}
+
+/// The files beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct HandedFiles<'a> {
+    /// The connection's socket.
+    pub browser: BorrowedFd<'a>,
+    /// Its leash: the connection ends with the other end of this socket.
+    pub leash: BorrowedFd<'a>,
+    /// A socket that is connected to the VM's host, if that takes clients of this machine alone.
+    pub host: Option<BorrowedFd<'a>>,
 }
 
 /// The keys of one direction of a TLS connection.
@@ -45,7 +55,18 @@ impl Handover {
     /// If it has another cipher.
     pub fn new(secrets: ExtractedSecrets, ticket: Ticket) -> Result<Self, OtherCipher> {
         let ExtractedSecrets { tx, rx } = secrets;
-        Ok(Self { receiving: TrafficKeys::of(rx)?, sending: TrafficKeys::of(tx)?, ticket })
+        let (receiving, sending) = (TrafficKeys::of(rx.0, rx.1)?, TrafficKeys::of(tx.0, tx.1)?);
+        Ok(Self { receiving, sending, ticket })
+    }
+
+    /// Sends it to a relay.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn send(&self, wire: &Wire, files: HandedFiles<'_>) -> Result<(), WireError> {
+        let HandedFiles { browser, leash, host } = files;
+        let files: Vec<_> = [browser, leash].into_iter().chain(host).collect();
+        wire.send(self, &files)
     }
 
     /// The ticket for the guest.
@@ -60,7 +81,7 @@ impl Handover {
 }
 
 impl TrafficKeys {
-    fn of((next, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Self, OtherCipher> {
+    fn of(next: u64, secrets: ConnectionTrafficSecrets) -> Result<Self, OtherCipher> {
         let ConnectionTrafficSecrets::Aes256Gcm { key, iv } = secrets else { return Err(OtherCipher) };
         let key = key.as_ref().try_into().map_err(|_| OtherCipher)?;
         let iv = iv.as_ref().try_into().map_err(|_| OtherCipher)?;
@@ -79,4 +100,12 @@ pub(crate) struct Received {
     pub browser: OwnedFd,
     pub leash: OwnedFd,
     pub host: Option<OwnedFd>,
+}
+
+impl Received {
+    /// What [`Handover::send`] has sent; `None` if files are missing.
+    pub fn new(handover: Handover, files: Vec<OwnedFd>) -> Option<Self> {
+        let mut files = files.into_iter();
+        Some(Self { handover, browser: files.next()?, leash: files.next()?, host: files.next() })
+    }
 }

@@ -25,6 +25,6 @@ mod run;
 mod session;
 mod tls_stream;
 
-pub use self::handover::{Handover, OtherCipher};
+pub use self::handover::{HandedFiles, Handover, OtherCipher};
 pub use self::process::{HandOverError, Relay};
 pub use self::run::{RunError, relay_main, run};

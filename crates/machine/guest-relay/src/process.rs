@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Child;
 
@@ -12,7 +12,7 @@ use strongroom_confine::UidLease;
 use strongroom_host::wire::{Wire, WireError, start_on_wire};
 use thiserror::Error;
 
-use crate::handover::Handover;
+use crate::handover::{HandedFiles, Handover};
 use crate::run::Birth;
 
 /// Why a connection was not handed over.
@@ -54,10 +54,10 @@ impl Relay {
     ///
     /// # Errors
     /// [`HandOverError`].
-    pub fn take(&self, handover: &Handover, files: &[BorrowedFd<'_>]) -> Result<(), HandOverError> {
+    pub fn take(&self, handover: &Handover, files: HandedFiles<'_>) -> Result<(), HandOverError> {
         let mut running = self.running.lock();
         if let Some(one) = &*running {
-            match one.wire.send(handover, files) {
+            match handover.send(&one.wire, files) {
                 Err(WireError::Gone) => {
                     tracing::warn!("the relay of guest data has ended, and is started again")
                 }
@@ -65,7 +65,7 @@ impl Relay {
             }
         }
         let one = running.insert(self.start()?);
-        Ok(one.wire.send(handover, files)?)
+        Ok(handover.send(&one.wire, files)?)
     }
 
     fn start(&self) -> Result<Running, HandOverError> {

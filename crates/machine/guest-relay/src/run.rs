@@ -60,16 +60,15 @@ pub fn run(wire: &Wire) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let room = Arc::new(Semaphore::new(SESSIONS_MAX));
     loop {
-        let (handover, mut files) = match wire.receive::<Handover>() {
-            Ok((handover, files)) => (handover, files.into_iter()),
+        let received = match wire.receive::<Handover>() {
+            Ok((handover, files)) => Received::new(handover, files),
             Err(WireError::Gone) => return Ok(()),
             Err(error) => {
                 tracing::error!(%error, "what was handed over cannot be read");
                 continue;
             }
         };
-        let (Some(browser), Some(leash)) = (files.next(), files.next()) else { continue };
-        let received = Received { handover, browser, leash, host: files.next() };
+        let Some(received) = received else { continue };
         // The browser sees a connection that ends.
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
             tracing::warn!("{SESSIONS_MAX} consoles and screens are open in browsers: one more is refused");

@@ -121,8 +121,9 @@ impl<S> TlsStream<S> {
         Ok(())
     }
 
-    /// Seals a record, to be sent.
+    /// Seals a record, to be sent. If it cannot be, none of it leaves.
     fn seal(&mut self, content_type: u8, content: &[u8]) -> io::Result<()> {
+        let nonce = self.sending.nonce()?;
         let length = content.len() + 1 + TAG_BYTES;
         let begins = self.leaving.len();
         self.leaving.extend_from_slice(&[APPLICATION_DATA]);
@@ -130,10 +131,15 @@ impl<S> TlsStream<S> {
         self.leaving.extend_from_slice(&u16::try_from(length).unwrap_or(u16::MAX).to_be_bytes());
         self.leaving.extend_from_slice(content);
         self.leaving.push(content_type);
-        let nonce = self.sending.nonce()?;
         let (head, text) = self.leaving[begins..].split_at_mut(HEAD_BYTES);
-        let tag = gcm::seal(&self.sending.key, &nonce, head, text).map_err(io::Error::other)?;
-        self.leaving.extend_from_slice(&tag);
+        match gcm::seal(&self.sending.key, &nonce, head, text) {
+            Ok(tag) => self.leaving.extend_from_slice(&tag),
+            Err(error) => {
+                text.zeroize();
+                self.leaving.truncate(begins);
+                return Err(io::Error::other(error));
+            }
+        }
         Ok(())
     }
 }
@@ -249,5 +255,32 @@ impl<S> Drop for TlsStream<S> {
     fn drop(&mut self) {
         self.text.zeroize();
         self.arrived.zeroize();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    fn direction(next: u64) -> Direction {
+        Direction { key: SecretBytes::zeroed(KEY_BYTES).unwrap(), iv: [0; IV_BYTES], next }
+    }
+
+    /// Whatever is done afterwards, what could not be sealed does not leave.
+    #[tokio::test]
+    async fn nothing_leaves_unsealed_when_the_keys_are_used_up() {
+        let (ours, mut theirs) = duplex(1 << 16);
+        let mut stream = TlsStream::new(ours, direction(0), direction(RECORDS_MAX - 1));
+        stream.write_all(b"the last record").await.unwrap();
+        stream.write_all(b"a plain text").await.unwrap_err();
+        stream.flush().await.unwrap();
+        stream.shutdown().await.unwrap_err();
+        stream.flush().await.unwrap();
+        drop(stream);
+        let mut sent = Vec::new();
+        theirs.read_to_end(&mut sent).await.unwrap();
+        assert_eq!(sent.len(), HEAD_BYTES + b"the last record".len() + 1 + TAG_BYTES);
     }
 }

@@ -10,7 +10,7 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, ServerName};
 use rustls::{CipherSuite, ClientConfig, RootCertStore, ServerConfig};
 use serde_json::{Value, json};
 use strongroom_api::vm::Ticket;
-use strongroom_guest_relay::{Handover, OtherCipher, run};
+use strongroom_guest_relay::{HandedFiles, Handover, OtherCipher, run};
 use strongroom_host::wire::Wire;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -118,7 +118,8 @@ async fn carried(relay: &Relay) -> (WebSocketStream<client::TlsStream<TcpStream>
     let theirs = OwnedFd::from(theirs.into_std().unwrap());
     let (leash, held) = UnixStream::pair().unwrap();
     let held = OwnedFd::from(held.into_std().unwrap());
-    relay.wire.send(&handover, &[socket.as_fd(), held.as_fd(), theirs.as_fd()]).unwrap();
+    let files = HandedFiles { browser: socket.as_fd(), leash: held.as_fd(), host: Some(theirs.as_fd()) };
+    handover.send(&relay.wire, files).unwrap();
     (browser.unwrap().0, host, leash)
 }
 

@@ -14,9 +14,10 @@ use strongroom_vm::DiskName;
 use super::Control;
 use super::wishes::{Caller, dump_of, image_format, state};
 use crate::host::Host;
+use crate::inventory::{Index, Row};
 use crate::keys::{GrantFor, KeyProblem};
 use crate::problems;
-use crate::records::VmRecord;
+use crate::records::{PolicyRecord, VmRecord};
 
 /// Whether an action requires an entry in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,14 @@ struct TicketOut {
     id: TicketId,
     ticket: Ticket,
     use_: TicketUse,
+}
+
+/// The policy of a VM that refuses its console and screen to browsers, if it does.
+pub(super) fn denying_browsers<'index>(
+    index: &'index Index,
+    vm: &VmRecord,
+) -> Option<&'index Row<PolicyRecord>> {
+    index.policy_of(vm).filter(|policy| policy.rules.browser_console_denied)
 }
 
 /// A ticket that was taken for a browser.
@@ -155,8 +164,7 @@ impl Control {
     fn expect_browsers(&self, vm: VmId) -> Result<(), Problem> {
         let index = self.inventory.read();
         let Some(vm) = index.vm(vm) else { return Ok(()) };
-        let denying = index.policy_of(vm).filter(|policy| policy.rules.browser_console_denied);
-        denying.map_or(Ok(()), |policy| {
+        denying_browsers(&index, vm).map_or(Ok(()), |policy| {
             let problem = Problem::new(
                 ErrorCode::Forbidden,
                 format!("policy {} refuses VM {}'s console and screen to browsers", policy.name, vm.name),

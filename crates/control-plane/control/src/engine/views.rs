@@ -146,9 +146,7 @@ impl Control {
             cryptoperiod: self.cryptoperiod_view(&index, vm),
             migration: mode,
             migration_overruled: overruled,
-            browser_console_denied: index
-                .policy_of(vm)
-                .is_some_and(|policy| policy.rules.browser_console_denied),
+            browser_console_denied: super::tickets::denying_browsers(&index, vm).is_some(),
             deviations: index
                 .policy_of(vm)
                 .map(|policy| deviations(&index, vm, schedule_of(&index, vm), policy))

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
@@ -84,7 +85,7 @@ pub(super) async fn answer(State(api): State<Api>, mut request: Request) -> Resu
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         let ticket = taken.ticket.clone();
-        match hand_over(upgrade, ticket, host, &*relay).await {
+        match hand_over(upgrade, ticket, host, relay).await {
             Ok(leash) => hold(api, shown, taken, leash).await,
             Err(error) => tracing::warn!(%error, "a browser's connection to a guest was not handed over"),
         }
@@ -161,7 +162,7 @@ async fn hand_over(
     upgrade: OnUpgrade,
     ticket: Ticket,
     host: Option<UnixStream>,
-    relay: &dyn GuestRelay,
+    relay: Arc<dyn GuestRelay>,
 ) -> io::Result<tokio::net::UnixStream> {
     let upgraded: Upgraded = upgrade.await.map_err(io::Error::other)?;
     let other = || io::Error::other("the connection is none of this server");
@@ -175,7 +176,10 @@ async fn hand_over(
     let (ours, leash) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let connection = HandedOver { secrets, browser: socket.into_std()?, leash, ticket, host };
-    relay.take(connection).map_err(io::Error::other)?;
+    // The relay may have to be started first.
+    let taken =
+        tokio::task::spawn_blocking(move || relay.take(connection)).await.map_err(io::Error::other)?;
+    taken.map_err(io::Error::other)?;
     tokio::net::UnixStream::from_std(ours)
 }
 

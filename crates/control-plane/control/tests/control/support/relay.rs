@@ -1,9 +1,9 @@
 //! The relay of guest data, in this process.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 use strongroom_control::guest_relay::{GuestRelay, HandedOver, NotTaken};
-use strongroom_guest_relay::{Handover, run};
+use strongroom_guest_relay::{HandedFiles, Handover, run};
 use strongroom_host::wire::Wire;
 
 pub struct Relay(Wire);
@@ -21,8 +21,8 @@ impl GuestRelay for Relay {
     fn take(&self, connection: HandedOver) -> Result<(), NotTaken> {
         let HandedOver { secrets, browser, leash, ticket, host } = connection;
         let handover = Handover::new(secrets, ticket).map_err(|error| NotTaken(error.to_string()))?;
-        let files: Vec<BorrowedFd<'_>> =
-            [browser.as_fd(), leash.as_fd()].into_iter().chain(host.as_ref().map(AsFd::as_fd)).collect();
-        self.0.send(&handover, &files).map_err(|error| NotTaken(error.to_string()))
+        let host = host.as_ref().map(AsFd::as_fd);
+        let files = HandedFiles { browser: browser.as_fd(), leash: leash.as_fd(), host };
+        handover.send(&self.0, files).map_err(|error| NotTaken(error.to_string()))
     }
 }
