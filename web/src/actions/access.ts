@@ -1,7 +1,7 @@
 import type { Privilege, Schemas } from "../api/types";
+import { commandTime } from "../lib/times";
 import { action, type Action } from "./action";
 import { commandSize } from "../lib/units";
-import { commandTime } from "./policy";
 
 type Scope = Schemas["Scope"];
 type Quota = Schemas["Quota"];

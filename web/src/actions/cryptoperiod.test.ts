@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { commandLine } from "./action";
-import { minutesOf, setCryptoperiod } from "./cryptoperiod";
+import { minutesOf } from "../lib/times";
+import { setCryptoperiod } from "./cryptoperiod";
 
 test("a period and its window are what the command line takes", () => {
   const period = { every_s: 7_776_000, window: { from_minutes: 60, to_minutes: 300 } };

@@ -1,20 +1,8 @@
 import type { Schemas } from "../api/types";
+import { commandTime, dayTime } from "../lib/times";
 import { action, type Action } from "./action";
-import { commandTime } from "./policy";
 
 const DAY_S = 86_400;
-
-/** A time of the day as the command line takes it: 01:30. */
-export function dayTime(minutes: number): string {
-  const part = (value: number) => String(value).padStart(2, "0");
-  return `${part(Math.floor(minutes / 60))}:${part(minutes % 60)}`;
-}
-
-/** The minutes after midnight; nothing if it is no time of the day. */
-export function minutesOf(text: string): number | undefined {
-  const [, hours, minutes] = /^([01]?[0-9]|2[0-3]):([0-5][0-9])$/.exec(text.trim()) ?? [];
-  return hours === undefined ? undefined : Number(hours) * 60 + Number(minutes);
-}
 
 export function daysInSeconds(days: number): number {
   return days * DAY_S;

@@ -1,15 +1,9 @@
 import type { Schemas } from "../api/types";
+import { commandTime } from "../lib/times";
 import { commandSize } from "../lib/units";
 import { action, type Action } from "./action";
 
 type Rules = Schemas["PolicyRules"];
-
-/** A time as the command line takes it: 90d, 1h, 30m. */
-export function commandTime(seconds: number): string {
-  if (seconds % 86_400 === 0) return `${seconds / 86_400}d`;
-  if (seconds % 3_600 === 0) return `${seconds / 3_600}h`;
-  return seconds % 60 === 0 ? `${seconds / 60}m` : `${seconds}s`;
-}
 
 /** An option with a value, if there is one. */
 function word(option: string, value: string | number | null | undefined): readonly string[] {
@@ -32,6 +26,7 @@ export function ruleWords(rules: Rules): readonly (string | false)[] {
     rules.thick_required === true && "--thick-required",
     ...word("--losses-survived", rules.losses_survived),
     ...word("--migration", rules.migration),
+    rules.browser_console_denied === true && "--deny-browser-console",
     ...snapshots.flatMap(({ every_s, keep }) => ["--snapshots", `${commandTime(every_s)}:${keep}`]),
     ...word("--processor", rules.processor),
     ...word("--iops", iops?.per_second),

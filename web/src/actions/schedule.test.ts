@@ -1,6 +1,8 @@
 import { describe, expect, it } from "vitest";
 import { commandLine } from "./action";
-import { addRule, commandTime, removeRule, setCryptoperiod } from "./schedule";
+import { commandTime } from "../lib/times";
+import { setCryptoperiod } from "./cryptoperiod";
+import { addRule, removeRule } from "./schedule";
 
 const daily = { every_s: 86_400, keep: 7 };
 const hourly = { every_s: 3_600, keep: 18 };
@@ -27,8 +29,10 @@ describe("a schedule", () => {
   });
 
   it("of keys ends with nothing", () => {
-    expect(setCryptoperiod("web1", undefined).request.body).toEqual({ cryptoperiod: null });
-    expect(commandLine(setCryptoperiod("web1", 90))).toBe(
+    expect(setCryptoperiod({ name: "web1" }, undefined).request.body).toEqual({
+      cryptoperiod: null,
+    });
+    expect(commandLine(setCryptoperiod({ name: "web1" }, { every_s: 90 * 86_400 }))).toBe(
       "strongroom vm set web1 --rekey-every 90d",
     );
   });

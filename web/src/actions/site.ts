@@ -1,7 +1,7 @@
 import type { Schemas } from "../api/types";
 import { commandSize } from "../lib/units";
+import { commandTime } from "../lib/times";
 import { action, type Action } from "./action";
-import { commandTime } from "./policy";
 
 type Severity = Schemas["Severity"];
 

@@ -1,8 +1,9 @@
 import { useState } from "react";
 import { ActionDialog } from "../../actions/ActionDialog";
-import { daysInSeconds, minutesOf, setCryptoperiod } from "../../actions/cryptoperiod";
+import { daysInSeconds, setCryptoperiod } from "../../actions/cryptoperiod";
 import { limitsOf, numberFault } from "../../api/limits";
 import type { VmSummary } from "../../api/types";
+import { minutesOf } from "../../lib/times";
 import { duration } from "../../lib/units";
 import { RadioField, TextField } from "../../ui/Field";
 import { named } from "../vm/dialogs/naming";

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { commandTime, ruleWords, withoutOption } from "../../actions/policy";
+import { ruleWords, withoutOption } from "../../actions/policy";
+import { commandTime } from "../../lib/times";
 import { draftOf, faultsOf, noRules, rulesOf } from "./draft";
 import { rulesInWords } from "./rules";
 
@@ -25,10 +26,18 @@ test("rules become the options of the command line", () => {
   expect(
     ruleWords({
       integrity_required: true,
+      browser_console_denied: true,
       snapshots: [{ every_s: 3600, keep: 12 }],
       disk_limits: { bandwidth: { bytes_per_second: 104_857_600 } },
     }).filter(Boolean),
-  ).toEqual(["--integrity-required", "--snapshots", "1h:12", "--bandwidth", "100M"]);
+  ).toEqual([
+    "--integrity-required",
+    "--deny-browser-console",
+    "--snapshots",
+    "1h:12",
+    "--bandwidth",
+    "100M",
+  ]);
   expect([commandTime(7_776_000), commandTime(5_400), commandTime(90)]).toEqual([
     "90d",
     "90m",

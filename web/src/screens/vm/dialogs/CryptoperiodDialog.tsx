@@ -1,26 +1,28 @@
 import { useState } from "react";
 import { ActionDialog } from "../../../actions/ActionDialog";
-import { setCryptoperiod } from "../../../actions/schedule";
+import { daysInSeconds, setCryptoperiod } from "../../../actions/cryptoperiod";
 import { limitsOf, numberFault } from "../../../api/limits";
 import type { Vm } from "../../../api/types";
 import { duration } from "../../../lib/units";
 import { TextField } from "../../../ui/Field";
 
-const DAY_S = 86_400;
-
 export function CryptoperiodDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) {
-  const present = vm.cryptoperiod?.period.every_s;
-  const [days, setDays] = useState(present === undefined ? "" : String(present / DAY_S));
-  const wanted = days.trim() === "" ? undefined : Number(days);
+  const present = vm.cryptoperiod?.period;
+  const [days, setDays] = useState(
+    present === undefined ? "" : String(present.every_s / daysInSeconds(1)),
+  );
+  // The window of the day stays what it is.
+  const wanted =
+    days.trim() === "" ? undefined : { ...present, every_s: daysInSeconds(Number(days)) };
   const fault =
     wanted === undefined
       ? undefined
-      : numberFault(limitsOf("Cryptoperiod", "every_s"), wanted * DAY_S, duration);
+      : numberFault(limitsOf("Cryptoperiod", "every_s"), wanted.every_s, duration);
   return (
     <ActionDialog
       title={`How long data keys of ${vm.name} are used`}
       submit="Set"
-      actions={fault === undefined ? [setCryptoperiod(vm.name, wanted)] : []}
+      actions={fault === undefined ? [setCryptoperiod(vm, wanted)] : []}
       onClose={onClose}
     >
       <TextField

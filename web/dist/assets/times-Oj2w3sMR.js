@@ -1,0 +1,1 @@
+function u(r){return r%86400===0?`${r/86400}d`:r%3600===0?`${r/3600}h`:r%60===0?`${r/60}m`:`${r}s`}function m(r){const t=i=>String(i).padStart(2,"0");return`${t(Math.floor(r/60))}:${t(r%60)}`}function n(r){const[,t,i]=/^([01]?[0-9]|2[0-3]):([0-5][0-9])$/.exec(r.trim())??[];return t===void 0?void 0:Number(t)*60+Number(i)}export{u as c,m as d,n as m};
