@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! import       wish -> the host takes the image that came with the ticket -> the disk is filled
+//!                                     its client is away -> it is awaited -> a ticket brings it to the host again
 //! create, add  wish -> the disk is there, empty -> its image is awaited -> it is filled -> the next one, or done
 //!                                                   `-> no image, a bad one, a full disk, cancelled: all is taken back
 //! ```
@@ -23,7 +24,7 @@ use super::operate::Operated;
 use super::wishes::{Caller, about, image_format, state, use_of};
 use super::{Control, RETRY_PAUSE, Stop};
 use crate::host::HostError;
-use crate::inventory::{Draft, Failure};
+use crate::inventory::{Draft, Failure, Row};
 use crate::problems;
 use crate::records::{DiskRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
@@ -96,6 +97,10 @@ impl Control {
                 (vm, task)
             };
             let (Some(vm), Some(task)) = (vm, task) else { return Ok(None) };
+            let filled = task.work.filled_disk().filter(|_| !task.task.cancelling);
+            if filled.is_some_and(|filled| filled.as_str() == disk) && task.task.awaits_image.is_some() {
+                return self.client_is_back(caller, &vm, &task).map(Some);
+            }
             let Work::AwaitImage { fill, whole, .. } = &task.work else { return Ok(None) };
             let Some((awaited, rest)) = fill.split_first() else { return Ok(None) };
             if awaited.as_str() != disk || task.task.cancelling {
@@ -123,6 +128,22 @@ impl Control {
             self.schedule.wake(task.id);
         }
         Ok(gone_on)
+    }
+
+    /// Lets a task go on whose client has come back: its ticket has taken it to the host.
+    fn client_is_back(
+        &self,
+        caller: &Caller,
+        vm: &Row<VmRecord>,
+        task: &Row<TaskRecord>,
+    ) -> Result<Task, Stop> {
+        let mut record = TaskRecord::clone(&task.record);
+        (record.task.note, record.task.awaits_image) = (None, None);
+        let draft = self.noted(self.draft(), caller, record.task.id);
+        let message = format!("the image of a disk of VM {} was brought again", vm.name);
+        let entry = about(&record.task, caller.entry_of(AccessKind::Changed, message));
+        self.commit_for(caller, draft.replace(task, &record).unchanged(vm), entry)?;
+        Ok(record.task)
     }
 
     /// Moves to the next disk that must be filled, or completes the task.

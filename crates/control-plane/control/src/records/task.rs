@@ -793,6 +793,14 @@ impl Work {
             _ => None,
         }
     }
+
+    /// The disk that is being filled with an image.
+    pub fn filled_disk(&self) -> Option<Name> {
+        match self {
+            Self::Fill { disk, .. } | Self::ImportDisk { disk, .. } => Name::new(disk.as_str()).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// The origin of a clone.

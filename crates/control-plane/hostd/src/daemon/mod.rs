@@ -17,6 +17,7 @@ mod fits;
 mod group;
 mod guest;
 mod http;
+mod image_jobs;
 mod link;
 mod live_moves;
 mod networks;
@@ -72,6 +73,7 @@ use self::residence::Residences;
 pub use self::service::HostService;
 pub use self::term::Terms;
 use self::tickets::{TicketFor, Tickets};
+use self::image_jobs::ImageJobs;
 use self::vms::Vms;
 pub use self::vms::no_such_vm;
 use self::volume_readings::Readers;
@@ -167,6 +169,7 @@ pub struct Hostd {
     queue: Queue,
     changes: Arc<ChangeLog>,
     tickets: Tickets,
+    image_jobs: ImageJobs,
     readers: Readers,
     runtime: Handle,
     port: Option<PortOptions>,
@@ -205,6 +208,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
         queue: Queue::new(Arc::clone(&changes), config.reencryptions_max),
         changes,
         tickets: Tickets::default(),
+        image_jobs: ImageJobs::default(),
         readers: Readers::default(),
         runtime: Handle::current(),
         port: options.port.clone(),

@@ -1,0 +1,39 @@
+import { Store } from "../lib/store";
+import { Upload, type Wanted } from "./upload";
+
+/** The uploads of this page, the latest first. */
+export const uploads = new Store<readonly Upload[]>([]);
+
+const KEPT = 20;
+
+/** A browser asks before it leaves a page that sends an image. */
+function hold(event: BeforeUnloadEvent): void {
+  event.preventDefault();
+}
+
+function changed(): void {
+  const isBusy = uploads.state().some((upload) => !upload.isOver);
+  if (isBusy) window.addEventListener("beforeunload", hold);
+  else window.removeEventListener("beforeunload", hold);
+}
+
+/** Sends an image, whatever screen is shown meanwhile. */
+export function beginUpload(wanted: Wanted): Upload {
+  const upload = new Upload(wanted);
+  uploads.become([upload, ...uploads.state()].slice(0, KEPT));
+  changed();
+  void upload.run().finally(changed);
+  return upload;
+}
+
+/** The upload of this page for a task, or for a disk. */
+export function uploadOf(
+  all: readonly Upload[],
+  of: { task: string } | { vm: string; disk: string },
+): Upload | undefined {
+  return all.find((upload) =>
+    "task" in of
+      ? upload.task === of.task
+      : upload.wanted.vm === of.vm && upload.wanted.disk === of.disk,
+  );
+}
