@@ -36,6 +36,7 @@ const BUFFERED_BYTES_MAX = 2 ** 22;
 const BUFFER_LOOKS_MS = 20;
 const TASK_WAIT_S = 5;
 
+const isOpen = (socket: WebSocket) => socket.readyState === WebSocket.OPEN;
 const isOver = (task: Task) => task.state !== "running";
 
 /** Answers a host for an image, again after each lost connection, until it has what it wants. */
@@ -44,11 +45,20 @@ export class Upload {
   readonly wanted: Wanted;
   #task: string | undefined;
   #bytes = 0;
-  readonly #stop = new AbortController();
+  /** The task that fills the disk, once it has the image's client for the first time. */
+  readonly begun: Promise<Task>;
+  #began: (task: Task) => void = () => undefined;
+  #refused: (problem: Problem) => void = () => undefined;
 
   constructor(wanted: Wanted) {
     this.wanted = wanted;
     this.#task = wanted.task;
+    this.begun = new Promise((resolve, reject) => {
+      this.#began = resolve;
+      this.#refused = reject;
+    });
+    // Not everybody asks.
+    this.begun.catch(() => undefined);
   }
 
   get task(): string | undefined {
@@ -60,27 +70,36 @@ export class Upload {
     return is === "sent" || is === "ended" || is === "failed";
   }
 
-  stop(): void {
-    this.#stop.abort();
-  }
-
   /** Ends with the upload, and never fails: the state says how it ended. */
   async run(): Promise<void> {
     for (let tries = 0; ; tries += 1) {
       const before = this.#bytes;
       try {
-        if (!(await this.#isAwaited())) return this.state.become({ is: "ended" });
+        if (!(await this.#isAwaited())) {
+          this.#end({ is: "ended" });
+          return;
+        }
         this.state.become(await this.#once());
         if (this.isOver) return;
       } catch (error) {
         const problem = asProblem(error);
         if (this.#bytes > before) tries = 0;
         const pauseMs = this.#mayGoOn(problem) ? pauseBefore(tries, Math.random()) : undefined;
-        if (pauseMs === undefined) return this.state.become({ is: "failed", problem });
+        if (pauseMs === undefined) {
+          this.#end({ is: "failed", problem });
+          return;
+        }
         this.state.become({ is: "lost", problem, untilMs: Date.now() + pauseMs });
         await new Promise((resolve) => setTimeout(resolve, pauseMs));
       }
     }
+  }
+
+  #end(state: UploadState): void {
+    this.#refused(
+      state.is === "failed" ? state.problem : new Problem("conflict", "the task is over already"),
+    );
+    this.state.become(state);
   }
 
   /** A lost connection is made again, if a part of the image is there. */
@@ -134,9 +153,12 @@ export class Upload {
       try {
         if (!(data instanceof ArrayBuffer)) throw new UnclearHost();
         for (const question of questions.take(data)) {
-          if (question.is === "end") return resolve({ is: "sent" });
+          if (question.is === "end") {
+            resolve({ is: "sent" });
+            return;
+          }
           if (question.is === "refused") {
-            return reject(new Problem("invalid", `${this.wanted.name}: ${question.reason}`));
+            throw new Problem("invalid", `${this.wanted.name}: ${question.reason}`);
           }
           before = before.then(() => this.#answer(socket, question)).catch(failed);
         }
@@ -152,7 +174,10 @@ export class Upload {
     const path = { vm, disk };
     const what = `Fill ${disk} of ${vm} with ${this.wanted.name}`;
     call("vm_import_disk", { path, body: { ticket, format } }, { what })
-      .then((task) => (this.#task = task.id))
+      .then((task) => {
+        this.#task = task.id;
+        this.#began(task);
+      })
       .catch(failed);
   }
 
@@ -160,7 +185,7 @@ export class Upload {
     socket: WebSocket,
     { offset, length }: { offset: number; length: number },
   ): Promise<void> {
-    if (socket.readyState !== WebSocket.OPEN) return;
+    if (!isOpen(socket)) return;
     let bytes: ArrayBuffer;
     try {
       bytes = await this.wanted.image.slice(offset, offset + length).arrayBuffer();
@@ -176,7 +201,8 @@ export class Upload {
     }
     this.#bytes += length;
     this.state.become({ is: "sending", bytes: this.#bytes });
-    while (socket.bufferedAmount > BUFFERED_BYTES_MAX && socket.readyState === WebSocket.OPEN) {
+    // One that is closed keeps what it had to send.
+    while (socket.bufferedAmount > BUFFERED_BYTES_MAX && isOpen(socket)) {
       await new Promise((resolve) => setTimeout(resolve, BUFFER_LOOKS_MS));
     }
   }

@@ -26,14 +26,13 @@ export function beginUpload(wanted: Wanted): Upload {
   return upload;
 }
 
-/** The upload of this page for a task, or for a disk. */
+/** The upload of this page that a task has its image from, or awaits it of. */
 export function uploadOf(
   all: readonly Upload[],
-  of: { task: string } | { vm: string; disk: string },
+  task: string,
+  disk: string | undefined,
 ): Upload | undefined {
-  return all.find((upload) =>
-    "task" in of
-      ? upload.task === of.task
-      : upload.wanted.vm === of.vm && upload.wanted.disk === of.disk,
-  );
+  const own = all.filter((upload) => upload.task === task);
+  if (disk === undefined) return own.find((upload) => !upload.isOver) ?? own[0];
+  return own.find((upload) => upload.wanted.disk === disk && !upload.isOver);
 }

@@ -264,7 +264,8 @@ fn not_whole(error: &ImageStreamError) -> Problem {
 }
 
 fn stayed_away() -> Problem {
-    let message = format!("the client with the image has not come back within {} s", RETURNS_WITHIN.as_secs());
+    let message =
+        format!("the client with the image has not come back within {} s", RETURNS_WITHIN.as_secs());
     Problem::new("image_incomplete", message).with_next_step("send it again")
 }
 
@@ -302,8 +303,7 @@ impl Read for Line {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let left = self.until.get().saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        let mut watched =
-            [PollFd::new(&self.client, PollFlags::IN), PollFd::new(&self.hostd, PollFlags::IN)];
+        let mut watched = [PollFd::new(&self.client, PollFlags::IN), PollFd::new(&self.hostd, PollFlags::IN)];
         if poll(&mut watched, Some(&left))? == 0 {
             return Err(io::ErrorKind::TimedOut.into());
         }

@@ -402,8 +402,9 @@ mod tests {
 
     #[test]
     fn what_qemu_img_understood_is_judged() {
-        let verdict =
-            |format, answer: Value| judge(&answer, format, FILE, Path::new("disk")).map_err(|error| error.code());
+        let verdict = |format, answer: Value| {
+            judge(&answer, format, FILE, Path::new("disk")).map_err(|error| error.code())
+        };
         let plain = json!({ "format": "qcow2", "format-specific": { "data": { "compat": "1.1" } } });
         assert_eq!(verdict(Format::Qcow2, plain.clone()), Ok(()));
         assert_eq!(verdict(Format::Vhdx, plain), Err("image_format"));

@@ -115,9 +115,7 @@ impl ImageSource {
                 let mut progress = Progress { stop: stop.flag, report };
                 copy_disk(&**image, &*disk, &mut progress).map_err(|error| self.transfer(error))
             }
-            (Place::File(file), format) => {
-                qemu_img::import(format, file, &self.name, disk, stop, report)
-            }
+            (Place::File(file), format) => qemu_img::import(format, file, &self.name, disk, stop, report),
             (Place::Remote(image), format) => {
                 qemu_img::import_remote(format, Arc::clone(image), &self.name, disk, stop, report)
             }

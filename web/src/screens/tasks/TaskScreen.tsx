@@ -11,6 +11,7 @@ import { Note, ProblemNote, Waiting } from "../../ui/Notes";
 import { Facts, Panel, ScreenHead } from "../../ui/Panel";
 import { TaskMark } from "../../ui/Status";
 import { useTitle } from "../../shell/useTitle";
+import { UploadNote } from "../../upload/UploadNote";
 import { TaskProgress } from "./TaskProgress";
 
 /** Progress has no events, so a task that runs is asked for again. */
@@ -60,6 +61,7 @@ export default function TaskScreen() {
       <Panel title="Task">
         <div className="stack">
           {task.state === "running" ? <TaskProgress task={task} /> : null}
+          <UploadNote task={task} />
           <Facts
             facts={[
               {

@@ -5,6 +5,7 @@ import { cancelTask, taskTitle } from "../../actions/tasks";
 import { useAsk } from "../../api/ask";
 import { addresses } from "../../app/addresses";
 import { Button } from "../../ui/Button";
+import { UploadNote } from "../../upload/UploadNote";
 import { TaskProgress } from "../tasks/TaskProgress";
 
 const EVERY_MS = 1_000;
@@ -24,6 +25,7 @@ export function RunningTask({ task: id }: { task: string }) {
         </p>
         {typeof task.note === "string" ? <p>{task.note}</p> : null}
         <TaskProgress task={task} />
+        <UploadNote task={task} />
       </div>
       <Button
         isDisabled={task.cancelling}

@@ -191,7 +191,8 @@ pub fn bring(
     let ticket: Ticket = api.post_for(&format!("{path}/tickets"), &wanted)?;
     let socket = GuestSocket::connect(&ticket)?;
     let is_away = socket.is_away();
-    let guest = if is_away { socket.enter(&ticket)? } else { socket.enter_with_file(&ticket, &image.file)? };
+    let guest =
+        if is_away { socket.enter(&ticket)? } else { socket.enter_with_file(&ticket, &image.file)? };
     let offered = is_away.then(|| image.offer(signals, guest.stream)).transpose()?;
     let wish = ImportDisk { ticket: ticket.ticket, format: image.format() };
     let task = api.post(&format!("{path}/disks/{}/import", segment(disk.as_str())), &wish)?;

@@ -124,6 +124,47 @@ fn a_vm_whose_image_does_not_come_is_taken_back_with_its_key() {
 }
 
 #[test]
+fn a_task_waits_for_a_client_that_was_lost() {
+    let (site, control) = site();
+    control.create_vm(&caller(1), &create("web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    let volume = control.show_vm("web1").unwrap().disks[0].volume;
+    site.host.lock().client_is_away = true;
+    let task = control.import_disk(&caller(2), "web1", DISK, &image()).unwrap();
+    let waits = awaited(&site, &control, &task);
+    assert_eq!(
+        (waits.state, waits.awaits_image.as_ref().map(Name::as_str)),
+        (TaskState::Running, Some(DISK))
+    );
+    assert!(waits.note.unwrap().contains("the client with the image for disk0 is away"));
+    assert!(events(&control).contains("task.waiting the client with the image for disk0 is away"));
+    // One with an image for another disk is not the one.
+    assert_eq!(control.import_disk(&caller(3), "web1", "disk1", &image()).unwrap_err().code, ErrorCode::Busy);
+    // It comes back, and is lost once more.
+    let back = control.import_disk(&caller(4), "web1", DISK, &image()).unwrap();
+    assert_eq!((back.id, back.awaits_image, back.note), (task.id, None, None));
+    assert!(awaited(&site, &control, &task).awaits_image.is_some());
+    site.host.lock().client_is_away = false;
+    control.import_disk(&caller(5), "web1", DISK, &image()).unwrap();
+    assert!(settle_down(&site, &control));
+    let ended = control.show_task(task.id).unwrap();
+    assert_eq!((ended.state, ended.awaits_image, ended.note), (TaskState::Done, None, None));
+    assert_ne!(control.show_vm("web1").unwrap().disks[0].volume, volume);
+    // It is cancelled while it waits.
+    site.host.lock().client_is_away = true;
+    let task = control.import_disk(&caller(6), "web1", DISK, &image()).unwrap();
+    awaited(&site, &control, &task);
+    control.cancel_task(&caller(7), task.id).unwrap();
+    assert_eq!(
+        control.import_disk(&caller(8), "web1", DISK, &image()).unwrap_err().code,
+        ErrorCode::Busy,
+        "nobody brings an image to a task that is being cancelled"
+    );
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
+}
+
+#[test]
 fn a_key_that_somebody_else_made_outlives_a_vm_that_is_not_made() {
     let (site, control) = site();
     let mut wish = filled("web1");
