@@ -6,25 +6,45 @@ import { Button } from "../ui/Button";
 import { When } from "../ui/When";
 import { ImageDialog } from "./ImageDialog";
 import type { Upload } from "./upload";
-import { uploadOf, uploads } from "./uploads";
+import { uploads } from "./uploads";
 
 /** What a task has of its image, and the way to bring that when no page sends it. */
 export function UploadNote({ task }: { task: Task }) {
-  const [isAsked, ask] = useState(false);
-  const all = useStore(uploads);
-  const own = uploadOf(all, task.id, task.awaits_image ?? undefined);
+  const [asked, ask] = useState<string>();
+  const own = useStore(uploads).filter((upload) => upload.task === task.id);
   if (task.state !== "running") return null;
-  if (own !== undefined) return <Sent upload={own} />;
-  const disk = task.awaits_image;
+  return (
+    <>
+      {own.map((upload) => (
+        <Sent key={upload.wanted.disk} upload={upload} />
+      ))}
+      <Bring task={task} own={own} onAsk={ask} />
+      {asked === undefined ? null : (
+        <ImageDialog
+          vm={task.object.name}
+          disk={asked}
+          task={task.id}
+          onClose={() => ask(undefined)}
+        />
+      )}
+    </>
+  );
+}
+
+interface BringProps {
+  task: Task;
+  own: readonly Upload[];
+  onAsk: (disk: string) => void;
+}
+
+function Bring({ task: { awaits_image: disk, cancelling }, own, onAsk }: BringProps) {
   if (typeof disk !== "string") return null;
+  if (own.some((upload) => !upload.isOver && upload.wanted.disk === disk)) return null;
   return (
     <div className="buttons">
-      <Button isDisabled={task.cancelling} onPress={() => ask(true)}>
+      <Button isDisabled={cancelling} onPress={() => onAsk(disk)}>
         {`Choose the image for ${disk}\u2026`}
       </Button>
-      {isAsked ? (
-        <ImageDialog vm={task.object.name} disk={disk} task={task.id} onClose={() => ask(false)} />
-      ) : null}
     </div>
   );
 }

@@ -20,19 +20,13 @@ function changed(): void {
 /** Sends an image, whatever screen is shown meanwhile. */
 export function beginUpload(wanted: Wanted): Upload {
   const upload = new Upload(wanted);
-  uploads.become([upload, ...uploads.state()].slice(0, KEPT));
+  const others = uploads
+    .state()
+    .filter(
+      ({ isOver, wanted: { vm, disk } }) => !isOver || vm !== wanted.vm || disk !== wanted.disk,
+    );
+  uploads.become([upload, ...others].slice(0, KEPT));
   changed();
   void upload.run().finally(changed);
   return upload;
-}
-
-/** The upload of this page that a task has its image from, or awaits it of. */
-export function uploadOf(
-  all: readonly Upload[],
-  task: string,
-  disk: string | undefined,
-): Upload | undefined {
-  const own = all.filter((upload) => upload.task === task);
-  if (disk === undefined) return own.find((upload) => !upload.isOver) ?? own[0];
-  return own.find((upload) => upload.wanted.disk === disk && !upload.isOver);
 }

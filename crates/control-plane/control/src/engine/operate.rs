@@ -115,6 +115,15 @@ impl Control {
         Ok(self.judge(task, seat, state))
     }
 
+    /// Whether a host that was asked to do a task's operation does not know it any more. Then what
+    /// its client had brought is gone.
+    pub(super) fn has_lost_operation(&self, task: &TaskRecord, seat: &HostSeat) -> bool {
+        let Some(operation) = task.operation else { return false };
+        !self.unsent.lock().contains(&operation)
+            && !self.ended.lock().contains_key(&(seat.id, operation))
+            && matches!(seat.host.operation(operation), Ok(None))
+    }
+
     /// Requests the operation.
     fn ask(
         &self,

@@ -836,6 +836,8 @@ pub enum Whole {
     Vm,
     /// A disk that is being added.
     Disk,
+    /// A disk that is there, and keeps its content until the image is.
+    Content,
 }
 
 impl Work {
