@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-migrations measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak page check-page test-page test-page-guests
+.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-migrations measure-moves measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak page check-page test-page test-page-guests
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -268,6 +268,10 @@ measure-migrations: build ## live migration beside QEMU's own ways, and what a g
 	cargo build --release --package strongroom-migrate --example relays
 	STRONGROOM_NULL_CIPHER=1 cargo build --release --package strongroom-migrate --example null_relays
 	@$(programs)/strongroom-lab migrate --program $(programs)/strongroom --relays $(programs)/examples/relays --null-relays $(programs)/examples/null_relays
+
+measure-moves: build ## moves of a volume beside copies of the same file, with and without reading them back; as root, on a quiet machine, some five minutes
+	cargo build --release --package strongroom-lab
+	@scripts/measure-moves $(programs)/strongroom-lab $(programs)/strongroom
 
 prove: ## the instrument that measures finds what is known beforehand; on a quiet machine, some six minutes
 	scripts/install-packages test

@@ -249,7 +249,7 @@ inWindow("another tab goes on with the same file, and with no other one", async 
     await dialog.getByRole("button", { name: "Send", exact: true }).click();
     if (isIt) await dialog.waitFor({ state: "detached", ...SOON });
     else {
-      await page.getByText("it is not the image of which a part is here already").waitFor(SOON);
+      await page.getByText("it is not the image of which a part is here").first().waitFor(SOON);
       const close = dialog.getByRole("button", { name: "Cancel" });
       if ((await close.count()) > 0) await close.click();
     }

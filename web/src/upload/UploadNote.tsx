@@ -1,6 +1,7 @@
 import { useState } from "react";
 import type { Task } from "../api/types";
 import { useStore } from "../lib/store";
+import { sentence } from "../lib/words";
 import { bytes } from "../lib/units";
 import { Button } from "../ui/Button";
 import { When } from "../ui/When";
@@ -71,7 +72,7 @@ function Sent({ upload }: { upload: Upload }) {
     case "sent":
       return <p className="small">{`${name} has been sent. This page may be closed.`}</p>;
     case "failed":
-      return <p className="small">{`${name}: ${state.problem.message}`}</p>;
+      return <p className="small">{sentence(state.problem.message)}</p>;
     case "ended":
       return null;
   }

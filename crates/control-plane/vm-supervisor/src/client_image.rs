@@ -25,13 +25,15 @@ use strongroom_crypto::mac::Sha256;
 use strongroom_host::orders::{JobRequest, Report};
 use strongroom_host::protocol::Problem;
 use strongroom_host::wire::{Wire, WireError};
-use strongroom_images::ImageBytes;
+use strongroom_images::{ImageBytes, ImageError};
 use strongroom_io::{
     Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, Request, TRANSFER_BYTES_MAX, Thread,
 };
 use strongroom_streams::{IMAGE_DATA_BYTES_MAX, ImageStreamError, ImageTaker};
 use strongroom_types::{Extent, SECTOR_BYTES};
 use zeroize::Zeroizing;
+
+use crate::job::image_problem;
 
 /// How long a client may take for an answer. With its image it takes the place of an operation.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
@@ -231,7 +233,7 @@ impl Asking {
             let left = until.saturating_duration_since(Instant::now());
             match self.hostd.receive_within::<JobRequest>(left) {
                 Ok((JobRequest::Client {}, files)) => self.client = self.back(files),
-                Ok((JobRequest::WindUp {}, _)) => {}
+                Ok((JobRequest::WindUp {}, _)) => self.lost = Some(image_problem(ImageError::Interrupted)),
                 Err(WireError::Silent(_)) => self.lost = Some(stayed_away()),
                 Err(error) => self.lost = Some(Problem::new("hostd_gone", format!("hostd is gone: {error}"))),
             }

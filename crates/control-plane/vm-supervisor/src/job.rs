@@ -657,14 +657,17 @@ impl Makers {
         let (flag, wake) =
             (AtomicBool::new(false), eventfd(0, EventfdFlags::CLOEXEC).map_err(Problem::system)?);
         let (total, mut told) = (content.image.size().bytes(), None::<Instant>);
+        let is_file = content.client.is_none();
         let mut report = |done| {
             if told.is_some_and(|told| told.elapsed() < TELLS_EVERY) {
                 return;
             }
             told = Some(Instant::now());
             let progress = Progress::new(done, total, ProgressUnit::Bytes);
-            if wire.send(&Report::Progress(progress), &[]).is_err() {
-                // The requester is gone.
+            // A client's image hears of the end itself.
+            let is_to_end = || is_file && wire.receive_within::<JobRequest>(Duration::ZERO).is_ok();
+            if wire.send(&Report::Progress(progress), &[]).is_err() || is_to_end() {
+                // The requester is gone, or has cancelled it.
                 flag.store(true, Ordering::Relaxed);
                 let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
             }

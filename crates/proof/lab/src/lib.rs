@@ -21,6 +21,7 @@
 //!   `strongroom-lab soak` runs it.
 //! - [`latency`]: a histogram of latencies.
 //! - [`migrate`]: live migration, beside QEMU's own ways. `strongroom-lab migrate` runs it.
+//! - [`moves`]: moves of volumes, beside copies of the same file. `strongroom-lab moves` runs it.
 //! - [`link`]: a slow link between two network namespaces, also for the tests of the whole system.
 //!
 //! **Promise:** the lab uses the programs it studies only through their public interfaces, so that
@@ -37,6 +38,7 @@ pub mod latency;
 pub mod link;
 mod markdown;
 pub mod migrate;
+pub mod moves;
 pub mod processes;
 pub mod programs;
 pub mod prove;

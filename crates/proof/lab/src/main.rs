@@ -6,6 +6,7 @@ mod datapath_command;
 mod first_writes_command;
 mod kmip_load_command;
 mod migrate_command;
+mod moves_command;
 mod prove_command;
 mod scratch;
 mod snapshots_command;
@@ -33,6 +34,7 @@ enum Command {
     FirstWrites(first_writes_command::Arguments),
     KmipLoad(kmip_load_command::Arguments),
     Migrate(migrate_command::Arguments),
+    Moves(moves_command::Arguments),
     VhostUserLoad(vhost_user_load::Arguments),
     Prove(prove_command::Arguments),
     Snapshots(snapshots_command::Arguments),
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
         Command::Migrate(arguments) => migrate_command::run(&arguments),
+        Command::Moves(arguments) => moves_command::run(&arguments),
         Command::VhostUserLoad(arguments) => vhost_user_load::run(&arguments),
         Command::Prove(arguments) => prove_command::run(&arguments),
         Command::Snapshots(arguments) => {

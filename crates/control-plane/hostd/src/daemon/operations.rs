@@ -58,6 +58,9 @@ pub const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// How long a cancelled re-encryption may take to leave a volume that opens: it writes a
 /// descriptor, and before that completes what it is at.
 const WOUND_UP_WITHIN: Duration = Duration::from_secs(60);
+/// How long an import may take to delete what it has of the image. One that waits for a key does not
+/// hear of it, and has nothing.
+const IMPORT_WOUND_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Timeout of sending a console log: its key is fetched, and its client reads it.
 pub const LOG_WITHIN: Duration = Duration::from_secs(120);
@@ -987,7 +990,12 @@ pub async fn do_job(
     task: Task,
     files: Vec<OwnedFd>,
 ) -> Result<Vec<VolumeFacts>, Failure> {
-    let winds_up = matches!(task, Task::Reencrypt(_));
+    // Others leave nothing behind, or what the next one takes up.
+    let winds_up = match &task {
+        Task::Reencrypt(_) => Some(WOUND_UP_WITHIN),
+        Task::Import { .. } => Some(IMPORT_WOUND_UP_WITHIN),
+        _ => None,
+    };
     let filled_by_client = match &task {
         Task::Import { disk, brought: Brought::Client, .. } => Some(disk.clone()),
         _ => None,
@@ -1000,8 +1008,8 @@ pub async fn do_job(
         let wire = Arc::new(wire);
         let _listed = filled_by_client.map(|disk| hostd.image_jobs.list(job.vm, disk, Arc::clone(&wire)));
         let mut told = hear_job(&hostd, &job, &wire, &mut child);
-        if winds_up && matches!(told, Err(Failure::Cancelled)) {
-            told = wind_up(&wire);
+        if let (Some(within), Err(Failure::Cancelled)) = (winds_up, &told) {
+            told = wind_up(&wire, within);
         }
         if told.is_err() {
             // After a failure it has already ended; after a cancellation it must be killed.
@@ -1095,15 +1103,15 @@ fn hear_job(
 }
 
 /// Has a cancelled job leave a VM that can be started. A job that was about to be done is done.
-fn wind_up(wire: &Wire) -> Result<Vec<VolumeFacts>, Failure> {
-    let deadline = Instant::now() + WOUND_UP_WITHIN;
+fn wind_up(wire: &Wire, within: Duration) -> Result<Vec<VolumeFacts>, Failure> {
+    let deadline = Instant::now() + within;
     if wire.send(&JobRequest::WindUp {}, &[]).is_err() {
         return Err(Failure::Cancelled);
     }
     loop {
         match wire.receive_within::<Report>(deadline.saturating_duration_since(Instant::now())) {
             Ok((Report::Done(volumes), _)) => return Ok(volumes),
-            Ok((Report::Progress(_), _)) => {}
+            Ok((Report::Progress(_) | Report::ClientIsAway, _)) => {}
             Ok(_) | Err(_) => return Err(Failure::Cancelled),
         }
     }

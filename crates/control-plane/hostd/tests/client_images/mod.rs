@@ -164,6 +164,10 @@ pub fn cancelled() {
     is_away(&host, operation);
     host.cancel(operation);
     assert_eq!(host.await_operation(operation).state, OperationState::Cancelled);
+    // What had come is not left beside the disk.
+    let left = std::fs::read_dir(spec.directory()).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".importing")), "{left:?}");
     holds(&host, &spec, &content);
     host.assert_nobody_left();
 }
