@@ -26,6 +26,8 @@ before(async () => {
   for (const name of ["first", "second"])
     await serving.does("POST", "/v1/vms/alpha/snapshots", { name });
   await serving.does("POST", "/v1/vms/alpha/start");
+  await serving.changes({ change: "create", name: "data1", size_bytes: 8 * 1024 ** 2 });
+  await serving.changes({ change: "snapshot", volume: "data1", name: "monday" });
 });
 
 after(async () => {
@@ -61,10 +63,14 @@ const SCREENS = {
   "vm-snapshots": "/vms/alpha/snapshots",
   "vm-keys": "/vms/alpha/keys",
   "vm-performance": "/vms/alpha/performance",
+  "vm-dumps": "/vms/alpha/dumps",
   "vm-activity": "/vms/alpha/activity",
   "vm-clear": "/vms/plain/keys",
   hosts: "/hosts",
   balance: "/balance",
+  disks: "/disks",
+  "disks-none": "/disks?owner=none&q=nothing-has-this",
+  disk: "/disks/data1",
   datastores: "/datastores",
   datastore: "/datastores/vms",
   "datastore-contents": "/datastores/vms/contents",

@@ -12,6 +12,8 @@ export const addresses = {
   datastores: "/datastores",
   datastore: (datastore: string, tab = "") =>
     `/datastores/${part(datastore)}${tab === "" ? "" : `/${tab}`}`,
+  disks: "/disks",
+  disk: (disk: string) => `/disks/${part(disk)}`,
   networks: "/networks",
   network: (network: string) => `/networks/${part(network)}`,
   placementGroups: "/placement-groups",
@@ -48,6 +50,8 @@ export function addressOfObject({
       return addresses.vm(name);
     case "host":
       return addresses.host(name);
+    case "volume":
+      return addresses.disk(name);
     case "datastore":
       return addresses.datastore(name);
     case "key_provider":
