@@ -4,15 +4,17 @@ import "uplot/dist/uPlot.min.css";
 import { useStore } from "../../lib/store";
 import { Panel } from "../../ui/Panel";
 import { theme } from "../../ui/theme";
-import type { Figure, Rates } from "./rates";
 
-export interface Series {
+export interface Series<Figure extends string> {
   label: string;
   figure: Figure;
   colour: 1 | 2 | 3 | 4;
 }
 
-interface Props {
+/** What was measured at a moment. */
+type Reading<Figure extends string> = { atMs: number } & Readonly<Record<Figure, number | null>>;
+
+interface Props<Figure extends string> {
   title: string;
   unit: string;
   show: (value: number) => string;
@@ -20,8 +22,8 @@ interface Props {
   isBinary?: boolean;
   /** The least that the axis reaches to. */
   least: number;
-  series: readonly Series[];
-  rates: readonly Rates[];
+  series: readonly Series<Figure>[];
+  rates: readonly Reading<Figure>[];
 }
 
 const HEIGHT = 180;
@@ -32,7 +34,15 @@ const AXIS = 76;
 const SPAN_S = 300;
 
 /** A live chart; its newest values are text above it. */
-export function Chart({ title, unit, show, isBinary = false, least, series, rates }: Props) {
+export function Chart<Figure extends string>({
+  title,
+  unit,
+  show,
+  isBinary = false,
+  least,
+  series,
+  rates,
+}: Props<Figure>) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const chosen = useStore(theme);
@@ -106,14 +116,14 @@ function finite(value: number | null): number | null {
   return value !== null && Number.isFinite(value) ? value : null;
 }
 
-function optionsOf(
+function optionsOf<Figure extends string>(
   box: HTMLElement,
   {
     show,
     isBinary,
     least,
     series,
-  }: Required<Pick<Props, "show" | "isBinary" | "least" | "series">>,
+  }: Required<Pick<Props<Figure>, "show" | "isBinary" | "least" | "series">>,
 ): uPlot.Options {
   const style = getComputedStyle(document.documentElement);
   const colour = (name: string) => style.getPropertyValue(name).trim();
