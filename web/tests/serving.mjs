@@ -139,24 +139,8 @@ export class Serving {
    */
   async does(method, path, body = method === "DELETE" ? undefined : {}) {
     const { id } = await this.asks(method, path, body);
-    await this.#isDone(id, `${method} ${path}`);
-  }
-
-  /**
-   * Changes a disk that no VM has.
-   * @param {unknown} change
-   */
-  async changes(change) {
-    const { changes } = await this.asks("POST", "/v1/volumes/changes", { changes: [change] });
-    const [{ task, error }] = changes;
-    if (error) throw new Error(`${JSON.stringify(change)}: ${JSON.stringify(error)}`);
-    await this.#isDone(task.id, JSON.stringify(change));
-  }
-
-  /** @param {string} id @param {string} what */
-  async #isDone(id, what) {
     const task = await this.asks("GET", `/v1/tasks/${id}?wait_s=${TASK_WITHIN_S}`);
-    if (task.state !== "done") throw new Error(`${what}: ${JSON.stringify(task)}`);
+    if (task.state !== "done") throw new Error(`${method} ${path}: ${JSON.stringify(task)}`);
   }
 
   /** Runs a line that the page has shown. @param {string} line */

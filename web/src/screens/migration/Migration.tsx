@@ -11,9 +11,9 @@ import { passesOfTasks, verdictOf, type Pass, type Verdict } from "./passing";
 const PassingCharts = lazy(() => import("./PassingCharts"));
 
 const VERDICTS: Readonly<Record<Verdict, readonly [Tone, "tick" | "half" | "triangle", string]>> = {
-  converges: ["good", "tick", "Comes to an end at these rates"],
-  slowed: ["warning", "half", "Comes to an end, because its processors are slowed down"],
-  diverges: ["bad", "triangle", "The guest changes its memory as fast as it passes"],
+  converges: ["good", "tick", "Comes to an end"],
+  slowed: ["warning", "half", "Comes to an end, slowed down"],
+  diverges: ["bad", "triangle", "Does not come to an end"],
 };
 
 const NONE: readonly Pass[] = [];

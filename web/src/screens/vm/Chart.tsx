@@ -30,8 +30,9 @@ const HEIGHT = 180;
 const TIME_AXIS = 28;
 const BINARY_STEPS = Array.from({ length: 40 }, (_, power) => 2 ** power);
 const AXIS = 76;
-/** What is shown of the past, in seconds. */
+/** What is shown of the past, in seconds: at first less. */
 const SPAN_S = 300;
+const SPAN_LEAST_S = 60;
 
 /** A live chart; its newest values are text above it. */
 export function Chart<Figure extends string>({
@@ -112,6 +113,12 @@ function timeOfDay(unixSeconds: number): string {
   return clock.format(unixSeconds * 1000);
 }
 
+/** From the first reading to now, in seconds since 1970. */
+function spanFrom(first: number | null): [number, number] {
+  const now = Date.now() / 1000;
+  return [Math.max(now - SPAN_S, Math.min(first ?? now, now - SPAN_LEAST_S)), now];
+}
+
 function finite(value: number | null): number | null {
   return value !== null && Number.isFinite(value) ? value : null;
 }
@@ -140,7 +147,7 @@ function optionsOf<Figure extends string>(
     legend: { show: false },
     cursor: { show: false },
     scales: {
-      x: { time: true, range: () => [Date.now() / 1000 - SPAN_S, Date.now() / 1000] },
+      x: { time: true, range: (_, first) => spanFrom(first) },
       y: { range: (_, __, most) => [0, Math.max(most * 1.1, least)] },
     },
     axes: [
