@@ -24,6 +24,7 @@ export const addresses = {
   newPolicy: "/new-policy",
   policy: (policy: string, tab = "") => `/policies/${part(policy)}${tab === "" ? "" : `/${tab}`}`,
   access: (tab = "") => (tab === "" ? "/access" : `/access/${tab}`),
+  readersOf: (vm: string) => `/access/review?vm=${part(vm)}`,
   user: (user: string) => `/access/users/${part(user)}`,
   audit: "/audit",
   integrity: "/audit/integrity",

@@ -11,7 +11,8 @@ export interface Place {
   network?: { id: string; name: string };
 }
 
-function covers(scope: Schemas["Scope"], { vm, datastore, network }: Place): boolean {
+/** Whether a role that is given for a scope counts at a place. */
+export function covers(scope: Schemas["Scope"], { vm, datastore, network }: Place): boolean {
   switch (scope.type) {
     case "site":
       return true;

@@ -115,7 +115,16 @@ export function VmActions({ vm }: { vm: Vm }) {
 
   return (
     <>
-      {first === "stop" ? (
+      {isTemplate ? (
+        <Button
+          look="primary"
+          icon="copy"
+          isDisabled={why("vm_clone") !== undefined}
+          onPress={() => ask("clone")}
+        >
+          Clone&hellip;
+        </Button>
+      ) : first === "stop" ? (
         <Button icon="stop" isDisabled={whyNot("stop") !== undefined} onPress={() => ask("stop")}>
           Stop&hellip;
         </Button>
