@@ -245,3 +245,21 @@ inPage("a VM is unregistered, and registered again from its datastore", async (p
   await goes(page, "/vms/gone");
   await page.getByRole("heading", { name: "gone" }).waitFor();
 });
+
+inPage("a VM says who could read what it has", async (page) => {
+  for (const [name, role, vm] of [
+    ["grace", "administrator", "alpha"],
+    ["hedy", "operator", "alpha"],
+  ]) {
+    await serving.asks("POST", "/v1/users", { name, password: "correct horse battery" });
+    await serving.asks("POST", "/v1/grants", { user: name, role, scope: { type: "vm", vm } });
+  }
+  await goes(page, "/vms/alpha");
+  await page.getByRole("link", { name: "Who could read what it has" }).click();
+  await page.getByRole("link", { name: "grace" }).first().waitFor();
+  const readers = page.getByRole("table", { name: "Who could read" });
+  assert.equal(await readers.getByRole("row").count(), 2, "an operator reads no encrypted VM");
+  await goes(page, "/access/review?vm=beta");
+  await page.getByRole("heading", { name: "Who could read what beta has" }).waitFor();
+  await page.getByText("No user, group or token").waitFor();
+});
