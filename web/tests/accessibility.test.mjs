@@ -104,6 +104,7 @@ const MACHINE = /** @type {Record<string, [RegExp, string][]>} */ ({
     [/- strong: .*/g, "- strong: FIGURE"],
     [/- '?img "([^:]+): .*"'?/g, '- img "$1: FIGURES"'],
   ],
+  integrity: [[/definition: "\d+"/g, 'definition: "NUMBER"']],
   hosts: [
     [/row "hall1 .*"/g, 'row "hall1 ..."'],
     [/cell "(\d+|tcg|kvm|Safe|Prepared|Leaks|Began to leak)"/g, 'cell "..."'],
