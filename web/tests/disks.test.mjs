@@ -48,13 +48,22 @@ function inPage(name, body) {
 /** @param {Page} page @param {string} address */
 const goes = (page, address) => page.goto(`${serving.origin}${address}`);
 
-/** Chooses from the list that a button opens. @param {Page} page @param {string} button @param {string | RegExp} item */
+/**
+ * Chooses from the list that a button opens.
+ * @param {Page} page
+ * @param {string} button
+ * @param {string | RegExp} item
+ */
 async function chooses(page, button, item) {
   await page.getByRole("button", { name: button, exact: true }).click();
   await page.getByRole("menuitem", { name: item }).click();
 }
 
-/** Submits the open dialog, and waits until it has closed. @param {Page} page @param {string} button */
+/**
+ * Submits the open dialog, and waits until it has closed.
+ * @param {Page} page
+ * @param {string} button
+ */
 async function submits(page, button) {
   const dialog = page.getByRole("dialog");
   await dialog.getByRole("button", { name: button, exact: true }).click();

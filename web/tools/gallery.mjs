@@ -14,7 +14,11 @@ const GALLERY = fileURLToPath(new URL("../../docs/page", import.meta.url));
 
 /** @typedef {{ width: number, height: number, pixels: Buffer }} Picture Three bytes a pixel. */
 
-/** The pixels of a PNG as Chromium writes it: RGB or RGBA of 8 bits, not interlaced. @param {Buffer} file @returns {Picture} */
+/**
+ * The pixels of a PNG as Chromium writes it: RGB or RGBA of 8 bits, not interlaced.
+ * @param {Buffer} file
+ * @returns {Picture}
+ */
 function decode(file) {
   let at = SIGNATURE.length;
   let [width, height, samples] = [0, 0, 3];
@@ -52,7 +56,13 @@ function decode(file) {
   return { width, height, pixels };
 }
 
-/** What a filter of PNG adds to a byte. @param {number} filter @param {number} left @param {number} up @param {number} corner */
+/**
+ * What a filter of PNG adds to a byte.
+ * @param {number} filter
+ * @param {number} left
+ * @param {number} up
+ * @param {number} corner
+ */
 function predicted(filter, left, up, corner) {
   switch (filter) {
     case 1:
@@ -71,7 +81,10 @@ function predicted(filter, left, up, corner) {
   }
 }
 
-/** A PNG with a palette: colours that many pixels have, and for others the nearest. @param {Picture} picture */
+/**
+ * A PNG with a palette: colours that many pixels have, and for others the nearest.
+ * @param {Picture} picture
+ */
 function withPalette({ width, height, pixels }) {
   const colourOf = (/** @type {number} */ pixel) => pixels.readUIntBE(pixel * 3, 3);
   /** @type {Map<number, number>} */
@@ -223,7 +236,12 @@ for (const name of DARK) keep(`${name}-dark-1280`, `${name}-dark`);
 for (const name of PHONE) keep(`${name}-light-390`, `${name}-phone`);
 
 const words = new Map(SCREENS.map(([name, title]) => [String(name), String(title)]));
-/** Pictures in rows of a table. @param {readonly string[]} names @param {string} suffix @param {number} width */
+/**
+ * Pictures in rows of a table.
+ * @param {readonly string[]} names
+ * @param {string} suffix
+ * @param {number} width
+ */
 function table(names, suffix, width) {
   const cells = names.map(
     (name) => `![${words.get(name) ?? name}](${name}${suffix}.png)<br>${words.get(name) ?? name}`,
