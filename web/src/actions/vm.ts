@@ -11,14 +11,28 @@ export interface NewSnapshot {
   name: string;
   memory: boolean;
   quiesceS: number | undefined;
+  /** Others that get it at the same instant. */
+  with?: readonly Named[];
 }
 
-export function createSnapshot(vm: Named, { name, memory, quiesceS }: NewSnapshot): Action {
+export function createSnapshot(
+  vm: Named,
+  { name, memory, quiesceS, with: others = [] }: NewSnapshot,
+): Action {
+  const names = others.map((each) => each.name);
   const quiesce = quiesceS === undefined ? {} : { quiesce_within_s: quiesceS };
   return action(
-    `Snapshot ${name} of ${vm.name}`,
+    `Snapshot ${name} of ${[vm.name, ...names].join(", ")}`,
     "vm_snapshot_create",
-    { path: { vm: vm.name }, body: { name, ...(memory ? { memory } : {}), ...quiesce } },
+    {
+      path: { vm: vm.name },
+      body: {
+        name,
+        ...(memory ? { memory } : {}),
+        ...quiesce,
+        ...(names.length === 0 ? {} : { with: names }),
+      },
+    },
     [
       "vm",
       "snapshot",
@@ -27,6 +41,7 @@ export function createSnapshot(vm: Named, { name, memory, quiesceS }: NewSnapsho
       name,
       memory && "--memory",
       ...(quiesceS === undefined ? [] : ["--quiesce-within", `${quiesceS}s`]),
+      ...names.flatMap((each) => ["--with", each]),
     ],
   );
 }
@@ -168,9 +183,15 @@ export interface Moving {
   host: string | undefined;
   datastore: string | undefined;
   pauseMs: number | undefined;
+  /** Bytes of memory a second at most. */
+  bandwidth?: number | undefined;
+  channels?: number | undefined;
 }
 
-export function migrate(vm: Named, { host, datastore, pauseMs }: Moving): Action {
+export function migrate(
+  vm: Named,
+  { host, datastore, pauseMs, bandwidth, channels }: Moving,
+): Action {
   return action(
     host === undefined ? `Move ${vm.name} to another host` : `Move ${vm.name} to ${host}`,
     "vm_move_host",
@@ -180,6 +201,8 @@ export function migrate(vm: Named, { host, datastore, pauseMs }: Moving): Action
         ...(host === undefined ? {} : { host }),
         ...(datastore === undefined ? {} : { datastore }),
         ...(pauseMs === undefined ? {} : { pause_ms: pauseMs }),
+        ...(bandwidth === undefined ? {} : { bytes_per_second: bandwidth }),
+        ...(channels === undefined ? {} : { channels }),
       },
     },
     [
@@ -187,6 +210,8 @@ export function migrate(vm: Named, { host, datastore, pauseMs }: Moving): Action
       ...(host === undefined ? [] : ["--to", host]),
       ...(datastore === undefined ? [] : ["--datastore", datastore]),
       ...(pauseMs === undefined ? [] : ["--pause-ms", String(pauseMs)]),
+      ...(bandwidth === undefined ? [] : ["--bandwidth", commandSize(bandwidth)]),
+      ...(channels === undefined ? [] : ["--channels", String(channels)]),
     ],
   );
 }
@@ -216,19 +241,64 @@ export interface Changes {
   notes: string | undefined;
   cpus: number | undefined;
   memoryBytes: number | undefined;
+  /** How far both grow while it runs. */
+  growth: Schemas["Growth"] | undefined;
+  processor: string | undefined;
+  machineType: string | undefined;
+  boot: Schemas["Boot"] | undefined;
+  cdrom: Schemas["Cdrom"] | undefined;
   restart: Schemas["RestartPolicy"] | undefined;
 }
 
+export const NO_CHANGES: Changes = {
+  name: undefined,
+  notes: undefined,
+  cpus: undefined,
+  memoryBytes: undefined,
+  growth: undefined,
+  processor: undefined,
+  machineType: undefined,
+  boot: undefined,
+  cdrom: undefined,
+  restart: undefined,
+};
+
+function growthWords({ max_cpus, max_memory_bytes }: Schemas["Growth"]): readonly string[] {
+  return [
+    ...(typeof max_cpus === "number" ? ["--max-cpus", String(max_cpus)] : []),
+    ...(typeof max_memory_bytes === "number"
+      ? ["--max-memory", commandSize(max_memory_bytes)]
+      : []),
+  ];
+}
+
+function bootWords(boot: Schemas["Boot"]): readonly string[] {
+  if (boot.type === "disk")
+    return [
+      "--boot",
+      boot.order === undefined || boot.order.length === 0 ? "default" : boot.order.join(","),
+    ];
+  return [
+    ...["--kernel", boot.kernel],
+    ...(typeof boot.initrd === "string" ? ["--initrd", boot.initrd] : []),
+    ...(boot.arguments === undefined ? [] : ["--append", boot.arguments]),
+  ];
+}
+
 /** Nothing if nothing changes. */
-export function change(
-  vm: Named,
-  { name, notes, cpus, memoryBytes, restart }: Changes,
-): Action | undefined {
+export function change(vm: Named, changes: Changes): Action | undefined {
+  const { name, notes, cpus, memoryBytes, growth, processor, machineType, boot, cdrom, restart } =
+    changes;
   const body = {
     ...(name === undefined ? {} : { name }),
     ...(notes === undefined ? {} : { notes }),
     ...(cpus === undefined ? {} : { cpus: { sockets: 1, cores: cpus, threads: 1 } }),
     ...(memoryBytes === undefined ? {} : { memory_bytes: memoryBytes }),
+    ...(growth === undefined ? {} : { growth }),
+    ...(processor === undefined ? {} : { processor }),
+    ...(machineType === undefined ? {} : { machine_type: machineType }),
+    ...(boot === undefined ? {} : { boot }),
+    ...(cdrom === undefined ? {} : { cdrom }),
     ...(restart === undefined ? {} : { restart }),
   };
   if (Object.keys(body).length === 0) return undefined;
@@ -238,6 +308,11 @@ export function change(
     ...(notes === undefined ? [] : ["--notes", notes]),
     ...(cpus === undefined ? [] : ["--cpus", String(cpus)]),
     ...(memoryBytes === undefined ? [] : ["--memory", commandSize(memoryBytes)]),
+    ...(growth === undefined ? [] : growthWords(growth)),
+    ...(processor === undefined ? [] : ["--processor", processor]),
+    ...(machineType === undefined ? [] : ["--machine-type", machineType]),
+    ...(boot === undefined ? [] : bootWords(boot)),
+    ...(cdrom === undefined ? [] : ["--cdrom", cdrom.type === "image" ? cdrom.path : "none"]),
     ...(restart === undefined ? [] : ["--restart", restart.replace("_", "-")]),
   ]);
 }
@@ -270,12 +345,29 @@ export function limitDisk(vm: Named, disk: string, limits: Limits): Action {
   );
 }
 
-export function addDisk(vm: Named, size: number, integrity: boolean): Action {
+export interface NewDisk {
+  size: number;
+  isSwap: boolean;
+  integrity: boolean;
+}
+
+export function addDisk(vm: Named, { size, isSwap, integrity }: NewDisk): Action {
   return action(
     `Add a disk to ${vm.name}`,
     "vm_add_disk",
-    { path: { vm: vm.name }, body: { size_bytes: size, ...(integrity ? { integrity } : {}) } },
-    ["vm", "disk", "add", vm.name, "--size", commandSize(size), integrity && "--integrity"],
+    {
+      path: { vm: vm.name },
+      body: {
+        size_bytes: size,
+        ...(isSwap ? { kind: "swap" as const } : {}),
+        ...(integrity ? { integrity } : {}),
+      },
+    },
+    [
+      ...["vm", "disk", "add", vm.name, "--size", commandSize(size)],
+      isSwap && "--swap",
+      integrity && "--integrity",
+    ],
   );
 }
 
@@ -285,6 +377,16 @@ export function resizeDisk(vm: Named, disk: string, size: number): Action {
     "vm_resize_disk",
     { path: { vm: vm.name, disk }, body: { size_bytes: size } },
     ["vm", "disk", "resize", vm.name, disk, "--size", commandSize(size)],
+  );
+}
+
+/** Moves a disk with its snapshots to another datastore, as it is stored. */
+export function moveDisk(vm: Named, disk: string, datastore: string): Action {
+  return action(
+    `Move ${disk} of ${vm.name} to ${datastore}`,
+    "vm_move_disk",
+    { path: { vm: vm.name, disk }, body: { datastore } },
+    ["vm", "disk", "move", vm.name, disk, "--to", datastore],
   );
 }
 
@@ -344,4 +446,45 @@ export function template(vm: Named, undo: boolean): Action {
     { path: { vm: vm.name }, body: { ...(undo ? { undo } : {}) } },
     ["vm", "template", vm.name, undo && "--undo"],
   );
+}
+
+/** Moves a VM into a folder, or out of all without one. */
+export function moveToFolder(vm: Named, folder: string | undefined): Action {
+  return action(
+    folder === undefined
+      ? `Move ${vm.name} out of its folder`
+      : `Move ${vm.name} into folder ${folder}`,
+    "vm_move",
+    { path: { vm: vm.name }, body: folder === undefined ? {} : { folder } },
+    ["folder", "move", vm.name, folder ?? "--out"],
+  );
+}
+
+export function registerVm(
+  directory: string,
+  datastore: string,
+  acceptConfiguration: boolean,
+): Action {
+  return action(
+    `Register ${directory} of ${datastore}`,
+    "vm_register",
+    {
+      body: {
+        directory,
+        datastore,
+        ...(acceptConfiguration ? { accept_configuration: true } : {}),
+      },
+    },
+    [
+      ...["vm", "register", directory, "--datastore", datastore],
+      acceptConfiguration && "--accept-configuration",
+    ],
+  );
+}
+
+/** Removes a VM from the inventory; its files stay. */
+export function unregisterVm(vm: Named): Action {
+  return action(`Unregister ${vm.name}`, "vm_unregister", { path: { vm: vm.name }, body: {} }, [
+    ...["vm", "unregister", vm.name],
+  ]);
 }

@@ -9,6 +9,7 @@ import { Button } from "../../ui/Button";
 import { Menu, type Choice } from "../../ui/Menu";
 import { powerWord } from "../../ui/Status";
 import { DeleteDialog } from "../vm/dialogs/DeleteDialog";
+import { FolderDialog } from "../vm/dialogs/FolderDialog";
 import { RotateDialog } from "../vm/dialogs/RotateDialog";
 import { SnapshotDialog } from "../vm/dialogs/SnapshotDialog";
 import { StartDialog } from "../vm/dialogs/StartDialog";
@@ -18,7 +19,8 @@ import { TagDialog } from "../vm/dialogs/TagDialog";
 /** As many are started without being asked again. */
 const AT_ONCE_MAX = 10;
 
-type Asked = "start" | "resume" | "stop" | "restart" | "snapshot" | "rotate" | "tag" | "delete";
+type Asked =
+  "start" | "resume" | "stop" | "restart" | "snapshot" | "rotate" | "folder" | "tag" | "delete";
 
 /** What can be done with all selected VMs; those that do not fit are left out. */
 export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: () => void }) {
@@ -73,6 +75,7 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
       may("vm_rotate_key").filter(({ encrypted }) => encrypted),
       () => ask("rotate"),
     ),
+    choice("folder", "Move to a folder\u2026", may("vm_move"), () => ask("folder")),
     choice("tag", "Tag\u2026", may("vm_set"), () => ask("tag")),
     choice("delete", "Delete\u2026", may("vm_delete"), () => ask("delete"), true),
   ];
@@ -113,6 +116,7 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
           onClose={close}
         />
       ) : null}
+      {asked === "folder" ? <FolderDialog vms={may("vm_move")} onClose={close} /> : null}
       {asked === "tag" ? <TagDialog vms={may("vm_set")} onClose={close} /> : null}
       {asked === "delete" ? (
         <DeleteDialog vms={may("vm_delete")} onClose={close} onDone={onClear} />
