@@ -40,7 +40,7 @@ export class Window {
 
   /**
    * @param {import("playwright-core").BrowserContext} context
-   * @param {import("./serving.mjs").Serving} serving
+   * @param {import("./api.mjs").Api} serving
    */
   constructor(context, serving) {
     this.context = context;
@@ -49,7 +49,7 @@ export class Window {
 
   /**
    * @param {import("playwright-core").Browser} browser
-   * @param {import("./serving.mjs").Serving} serving
+   * @param {import("./api.mjs").Api} serving
    * @param {{ width?: number, height?: number, theme?: "light" | "dark" }} [look]
    */
   static async open(browser, serving, { width = 1280, height = 800, theme = "light" } = {}) {

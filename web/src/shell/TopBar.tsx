@@ -47,9 +47,15 @@ function TasksButton({ onTasks }: { onTasks: () => void }) {
   const { data } = useAsk("task_list", { query: { state: "running", limit: 1 } }, { keep: true });
   const running = data?.total ?? 0;
   return (
-    <Button look="quiet" icon="task" onPress={onTasks} aria-label={`Tasks: ${running} running`}>
+    <Button look="quiet" icon="task" onPress={onTasks}>
       <span className="top-word">Tasks</span>
-      {running === 0 ? null : <span className="count number">{running}</span>}
+      {running === 0 ? null : (
+        <span className="count number">
+          <span className="unseen">, </span>
+          {running}
+          <span className="unseen"> running</span>
+        </span>
+      )}
     </Button>
   );
 }

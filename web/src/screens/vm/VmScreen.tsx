@@ -13,6 +13,7 @@ import type { Vm } from "../../api/types";
 import { ActivityTab } from "./ActivityTab";
 import { DisksTab } from "./DisksTab";
 import { KeysTab } from "./KeysTab";
+import { NextStep } from "./NextStep";
 import { PerformanceTab } from "./PerformanceTab";
 import { RunningTask } from "./RunningTask";
 import { SnapshotsTab } from "./SnapshotsTab";
@@ -83,7 +84,8 @@ function OneVm({ vm, Part }: { vm: Vm; Part: (typeof TABS)[number]["part"] }) {
 }
 
 /** Why a VM is not as it is wanted. */
-function Why({ vm: { reason, power, desired } }: { vm: Vm }) {
+function Why({ vm }: { vm: Vm }) {
+  const { reason, power, desired } = vm;
   if (typeof reason !== "string") return null;
   const isBad = power === "crashed" || power === "key_unavailable";
   const isOther = desired === "running" && power !== "running";
@@ -92,6 +94,7 @@ function Why({ vm: { reason, power, desired } }: { vm: Vm }) {
       <p>
         <Prose text={sentence(reason)} />
       </p>
+      <NextStep vm={vm} />
       {isOther ? <p>It is wanted running, and is started as soon as that is possible.</p> : null}
     </Note>
   );
