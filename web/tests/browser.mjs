@@ -37,6 +37,8 @@ export function launch() {
 export class Window {
   /** @type {string[]} */
   faults = [];
+  /** Origins whose own pages are not judged. @type {string[]} */
+  elsewhere = [];
 
   /**
    * @param {import("playwright-core").BrowserContext} context
@@ -66,16 +68,21 @@ export class Window {
   /** Another tab of this window. */
   async tab(address = "/") {
     const page = await this.context.newPage();
+    const isElsewhere = () => this.elsewhere.includes(new URL(page.url()).origin);
     page.on("console", (message) => {
+      if (isElsewhere()) return;
       const { url } = message.location();
       // Whether somebody is signed in is known from the answer alone.
       const isQuestion = url.endsWith("/v1/me") && message.text().includes("401");
-      if (["error", "warning"].includes(message.type()) && !isQuestion)
+      // The program's own page, in the place of which web/dist is shown, has other assets.
+      const isOther = IS_DIST && url.includes("/assets/") && message.text().includes("404");
+      if (["error", "warning"].includes(message.type()) && !isQuestion && !isOther)
         this.faults.push(`${message.type()}: ${message.text()} (${url})`);
     });
     page.on("pageerror", (error) => this.faults.push(`error: ${error.message}`));
     page.on("request", (request) => {
       const { origin, protocol } = new URL(request.url());
+      if (isElsewhere() || this.elsewhere.includes(origin)) return;
       if (origin !== this.serving.origin && !["data:", "blob:"].includes(protocol))
         this.faults.push(`foreign request: ${request.url()}`);
     });
@@ -83,6 +90,7 @@ export class Window {
       this.faults.push(`a script has run: ${dialog.message()}`);
       void dialog.dismiss();
     });
+    if (IS_DIST) this.#replaceRedirected(page);
     await page.goto(`${this.serving.origin}${address}`);
     return page;
   }
@@ -96,6 +104,17 @@ export class Window {
 
   async close() {
     await this.context.close();
+  }
+
+  /** What a redirection leads to is not routed. @param {import("playwright-core").Page} page */
+  #replaceRedirected(page) {
+    page.on("response", (answer) => {
+      const request = answer.request();
+      const { origin, pathname } = new URL(request.url());
+      const isPage = origin === this.serving.origin && !pathname.startsWith("/v1");
+      if (isPage && request.isNavigationRequest() && request.redirectedFrom() !== null)
+        void page.goto(request.url()).catch(() => undefined);
+    });
   }
 
   /** Shows web/dist in place of the page that the program was built with, under its headers. */

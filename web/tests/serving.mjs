@@ -72,6 +72,11 @@ export class Serving extends Api {
     return this.#program?.pid;
   }
 
+  /** The end of what it has said. */
+  get said() {
+    return this.#program?.said ?? "";
+  }
+
   /** Starts it, again with what there is. */
   async begin() {
     const [api, kmip, enrolment] = this.listening.map(String);

@@ -30,11 +30,7 @@ export function DisksTab({ vm }: { vm: Vm }) {
   return (
     <>
       <div className="buttons">
-        <Button
-          icon="plus"
-          isDisabled={why("vm_add_disk") !== undefined}
-          onPress={() => ask({ what: "add" })}
-        >
+        <Button icon="plus" why={why("vm_add_disk")} onPress={() => ask({ what: "add" })}>
           Add a disk&hellip;
         </Button>
       </div>

@@ -98,25 +98,21 @@ export function VmActions({ vm }: { vm: Vm }) {
   return (
     <>
       {first === "stop" ? (
-        <Button icon="stop" isDisabled={whyNot("stop") !== undefined} onPress={() => ask("stop")}>
+        <Button icon="stop" why={whyNot("stop")} onPress={() => ask("stop")}>
           Stop&hellip;
         </Button>
       ) : (
         <Button
           look="primary"
           icon="play"
-          isDisabled={whyNot(first) !== undefined}
+          why={whyNot(first)}
           aria-description={commandLine(power[first](vm))}
           onPress={() => void run([power[first](vm)])}
         >
           {first === "start" ? "Start" : "Resume"}
         </Button>
       )}
-      <Button
-        icon="snapshot"
-        isDisabled={why("vm_snapshot_create") !== undefined}
-        onPress={() => ask("snapshot")}
-      >
+      <Button icon="snapshot" why={why("vm_snapshot_create")} onPress={() => ask("snapshot")}>
         Snapshot&hellip;
       </Button>
       {why("vm_ticket") === undefined ? (
@@ -124,7 +120,7 @@ export function VmActions({ vm }: { vm: Vm }) {
           Console
         </ButtonLink>
       ) : (
-        <Button icon="console" isDisabled aria-description={why("vm_ticket")}>
+        <Button icon="console" why={why("vm_ticket")}>
           Console
         </Button>
       )}
