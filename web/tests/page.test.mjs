@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { launch, picture, signIn, violations, Window } from "./browser.mjs";
+import { makeEstate, SCREENS } from "./screens.mjs";
 import { Serving } from "./serving.mjs";
 import { codeOf } from "./totp.mjs";
 
@@ -15,17 +16,7 @@ let browser;
 before(async () => {
   serving = await Serving.start();
   browser = await launch();
-  const small = { memory_bytes: 64 * 1024 ** 2, disks: [{ size_bytes: 8 * 1024 ** 2 }], nics: [] };
-  for (const name of ["alpha", "beta", "gamma"])
-    await serving.does("POST", "/v1/vms", { ...small, name });
-  await serving.does("POST", "/v1/vms", {
-    ...small,
-    name: "plain",
-    encryption: { encrypted: false },
-  });
-  for (const name of ["first", "second"])
-    await serving.does("POST", "/v1/vms/alpha/snapshots", { name });
-  await serving.does("POST", "/v1/vms/alpha/start");
+  await makeEstate(serving);
 });
 
 after(async () => {
@@ -49,51 +40,6 @@ function inWindow(name, body, look) {
     }
   });
 }
-
-const SCREENS = {
-  overview: "/",
-  vms: "/vms",
-  "vms-filtered": "/vms?q=a&power=stopped",
-  "vms-none": "/vms?q=nothing-has-this",
-  create: "/vms/new",
-  vm: "/vms/alpha",
-  "vm-disks": "/vms/alpha/disks",
-  "vm-snapshots": "/vms/alpha/snapshots",
-  "vm-keys": "/vms/alpha/keys",
-  "vm-performance": "/vms/alpha/performance",
-  "vm-activity": "/vms/alpha/activity",
-  "vm-clear": "/vms/plain/keys",
-  hosts: "/hosts",
-  balance: "/balance",
-  datastores: "/datastores",
-  datastore: "/datastores/vms",
-  "datastore-contents": "/datastores/vms/contents",
-  networks: "/networks",
-  "placement-groups": "/placement-groups",
-  keys: "/keys",
-  "keys-of-vms": "/keys/vms",
-  policies: "/policies",
-  "policy-new": "/new-policy",
-  access: "/access",
-  "access-providers": "/access/providers",
-  "access-roles": "/access/roles",
-  "access-tokens": "/access/tokens",
-  "access-sessions": "/access/sessions",
-  "access-folders": "/access/folders",
-  "access-emergency": "/access/emergency",
-  "access-review": "/access/review",
-  "access-explain": "/access/explain",
-  audit: "/audit",
-  integrity: "/audit/integrity",
-  recipients: "/recipients",
-  backups: "/backups",
-  settings: "/settings",
-  tasks: "/tasks",
-  alarms: "/alarms",
-  events: "/events",
-  about: "/about",
-  nowhere: "/nothing-is-here",
-};
 
 for (const theme of /** @type {const} */ (["light", "dark"])) {
   for (const width of [390, 1280, 1920]) {

@@ -47,12 +47,14 @@ const FORMS = [
   "DumpVm",
   "EmergencySignIn",
   "EvacuateHost",
+  "Growth",
   "IopsLimit",
   "MailAddress",
   "MoveToHost",
   "PatchVm",
   "PolicyRules",
   "Quota",
+  "RegisterVm",
   "ResizeDisk",
   "RevertVm",
   "SetAccessLogRetention",
@@ -114,6 +116,15 @@ function operationsOf() {
 const BY_FIELD = {
   vm_create: "a new VM or volume",
   vm_ticket: "tickets console, console_log, vnc",
+  // Changes of volumes, which are one operation.
+  volume_create: "a new VM or volume",
+  volume_clone: "a clone",
+  volume_resize: "a larger volume",
+  volume_snapshot: "a snapshot, with, the one that a linked clone leaves",
+  volume_revert: "a revert, with NVRAM, memory, tpm",
+  volume_bind: "bind, unbind",
+  volume_unbind: "bind, unbind",
+  volume_delete: "the deletion of a volume",
 };
 
 /** What each operation takes, from the matrix. */

@@ -216,19 +216,64 @@ export interface Changes {
   notes: string | undefined;
   cpus: number | undefined;
   memoryBytes: number | undefined;
+  /** How far both grow while it runs. */
+  growth: Schemas["Growth"] | undefined;
+  processor: string | undefined;
+  machineType: string | undefined;
+  boot: Schemas["Boot"] | undefined;
+  cdrom: Schemas["Cdrom"] | undefined;
   restart: Schemas["RestartPolicy"] | undefined;
 }
 
+export const NO_CHANGES: Changes = {
+  name: undefined,
+  notes: undefined,
+  cpus: undefined,
+  memoryBytes: undefined,
+  growth: undefined,
+  processor: undefined,
+  machineType: undefined,
+  boot: undefined,
+  cdrom: undefined,
+  restart: undefined,
+};
+
+function growthWords({ max_cpus, max_memory_bytes }: Schemas["Growth"]): readonly string[] {
+  return [
+    ...(typeof max_cpus === "number" ? ["--max-cpus", String(max_cpus)] : []),
+    ...(typeof max_memory_bytes === "number"
+      ? ["--max-memory", commandSize(max_memory_bytes)]
+      : []),
+  ];
+}
+
+function bootWords(boot: Schemas["Boot"]): readonly string[] {
+  if (boot.type === "disk")
+    return [
+      "--boot",
+      boot.order === undefined || boot.order.length === 0 ? "default" : boot.order.join(","),
+    ];
+  return [
+    ...["--kernel", boot.kernel],
+    ...(typeof boot.initrd === "string" ? ["--initrd", boot.initrd] : []),
+    ...(boot.arguments === undefined ? [] : ["--append", boot.arguments]),
+  ];
+}
+
 /** Nothing if nothing changes. */
-export function change(
-  vm: Named,
-  { name, notes, cpus, memoryBytes, restart }: Changes,
-): Action | undefined {
+export function change(vm: Named, changes: Changes): Action | undefined {
+  const { name, notes, cpus, memoryBytes, growth, processor, machineType, boot, cdrom, restart } =
+    changes;
   const body = {
     ...(name === undefined ? {} : { name }),
     ...(notes === undefined ? {} : { notes }),
     ...(cpus === undefined ? {} : { cpus: { sockets: 1, cores: cpus, threads: 1 } }),
     ...(memoryBytes === undefined ? {} : { memory_bytes: memoryBytes }),
+    ...(growth === undefined ? {} : { growth }),
+    ...(processor === undefined ? {} : { processor }),
+    ...(machineType === undefined ? {} : { machine_type: machineType }),
+    ...(boot === undefined ? {} : { boot }),
+    ...(cdrom === undefined ? {} : { cdrom }),
     ...(restart === undefined ? {} : { restart }),
   };
   if (Object.keys(body).length === 0) return undefined;
@@ -238,6 +283,11 @@ export function change(
     ...(notes === undefined ? [] : ["--notes", notes]),
     ...(cpus === undefined ? [] : ["--cpus", String(cpus)]),
     ...(memoryBytes === undefined ? [] : ["--memory", commandSize(memoryBytes)]),
+    ...(growth === undefined ? [] : growthWords(growth)),
+    ...(processor === undefined ? [] : ["--processor", processor]),
+    ...(machineType === undefined ? [] : ["--machine-type", machineType]),
+    ...(boot === undefined ? [] : bootWords(boot)),
+    ...(cdrom === undefined ? [] : ["--cdrom", cdrom.type === "image" ? cdrom.path : "none"]),
     ...(restart === undefined ? [] : ["--restart", restart.replace("_", "-")]),
   ]);
 }
@@ -285,6 +335,16 @@ export function resizeDisk(vm: Named, disk: string, size: number): Action {
     "vm_resize_disk",
     { path: { vm: vm.name, disk }, body: { size_bytes: size } },
     ["vm", "disk", "resize", vm.name, disk, "--size", commandSize(size)],
+  );
+}
+
+/** Moves a disk with its snapshots to another datastore, as it is stored. */
+export function moveDisk(vm: Named, disk: string, datastore: string): Action {
+  return action(
+    `Move ${disk} of ${vm.name} to ${datastore}`,
+    "vm_move_disk",
+    { path: { vm: vm.name, disk }, body: { datastore } },
+    ["vm", "disk", "move", vm.name, disk, "--to", datastore],
   );
 }
 
@@ -344,4 +404,45 @@ export function template(vm: Named, undo: boolean): Action {
     { path: { vm: vm.name }, body: { ...(undo ? { undo } : {}) } },
     ["vm", "template", vm.name, undo && "--undo"],
   );
+}
+
+/** Moves a VM into a folder, or out of all without one. */
+export function moveToFolder(vm: Named, folder: string | undefined): Action {
+  return action(
+    folder === undefined
+      ? `Move ${vm.name} out of its folder`
+      : `Move ${vm.name} into folder ${folder}`,
+    "vm_move",
+    { path: { vm: vm.name }, body: folder === undefined ? {} : { folder } },
+    ["folder", "move", vm.name, folder ?? "--out"],
+  );
+}
+
+export function registerVm(
+  directory: string,
+  datastore: string,
+  acceptConfiguration: boolean,
+): Action {
+  return action(
+    `Register ${directory} of ${datastore}`,
+    "vm_register",
+    {
+      body: {
+        directory,
+        datastore,
+        ...(acceptConfiguration ? { accept_configuration: true } : {}),
+      },
+    },
+    [
+      ...["vm", "register", directory, "--datastore", datastore],
+      acceptConfiguration && "--accept-configuration",
+    ],
+  );
+}
+
+/** Removes a VM from the inventory; its files stay. */
+export function unregisterVm(vm: Named): Action {
+  return action(`Unregister ${vm.name}`, "vm_unregister", { path: { vm: vm.name }, body: {} }, [
+    ...["vm", "unregister", vm.name],
+  ]);
 }

@@ -3,6 +3,12 @@ import type { components, operations } from "./generated/schema";
 export type Schemas = components["schemas"];
 export type OperationId = keyof operations;
 
+/** A change of a volume: all are one operation, and each takes another right. */
+export type VolumeRight =
+  `volume_${"create" | "clone" | "resize" | "snapshot" | "revert" | "bind" | "unbind" | "delete"}`;
+/** What a right is needed for. */
+export type Right = OperationId | VolumeRight;
+
 type Json<Body> = Body extends { content: { "application/json": infer Value } } ? Value : never;
 
 /** What an operation answers when it succeeds. */

@@ -12,6 +12,8 @@ export const addresses = {
   datastores: "/datastores",
   datastore: (datastore: string, tab = "") =>
     `/datastores/${part(datastore)}${tab === "" ? "" : `/${tab}`}`,
+  disks: "/disks",
+  disk: (disk: string) => `/disks/${part(disk)}`,
   networks: "/networks",
   network: (network: string) => `/networks/${part(network)}`,
   placementGroups: "/placement-groups",
@@ -22,6 +24,7 @@ export const addresses = {
   newPolicy: "/new-policy",
   policy: (policy: string, tab = "") => `/policies/${part(policy)}${tab === "" ? "" : `/${tab}`}`,
   access: (tab = "") => (tab === "" ? "/access" : `/access/${tab}`),
+  readersOf: (vm: string) => `/access/review?vm=${part(vm)}`,
   user: (user: string) => `/access/users/${part(user)}`,
   audit: "/audit",
   integrity: "/audit/integrity",
@@ -48,6 +51,8 @@ export function addressOfObject({
       return addresses.vm(name);
     case "host":
       return addresses.host(name);
+    case "volume":
+      return addresses.disk(name);
     case "datastore":
       return addresses.datastore(name);
     case "key_provider":

@@ -7,10 +7,13 @@ export const TOGETHER_MS = 1_000;
 
 type Kind = ObjectRef["kind"];
 
+/** An answer by its operation, or all disks of the site, which are read as a whole. */
+type Answer = OperationId | "volume_list_all";
+
 /** The answers that an object of this kind is part of. */
-const LISTS: Readonly<Record<Kind, readonly OperationId[]>> = {
-  vm: ["placement_group_show", "policy_show", "balance_show", "volume_list"],
-  volume: ["volume_list", "volume_show"],
+const LISTS: Readonly<Record<Kind, readonly Answer[]>> = {
+  vm: ["placement_group_show", "policy_show", "balance_show", "volume_list", "volume_show"],
+  volume: ["volume_list", "volume_list_all", "volume_show"],
   datastore: ["datastore_list", "datastore_show", "datastore_scan"],
   policy: ["policy_list", "policy_show"],
   key_provider: ["key_provider_list"],
@@ -23,8 +26,8 @@ const LISTS: Readonly<Record<Kind, readonly OperationId[]>> = {
 };
 
 /** The answers that any event may change. */
-function listsOf({ kind, object }: StrongroomEvent): readonly OperationId[] {
-  const also: OperationId[] = ["event_list"];
+function listsOf({ kind, object }: StrongroomEvent): readonly Answer[] {
+  const also: Answer[] = ["event_list"];
   if (kind.startsWith("task.")) also.push("task_list", "task_show");
   if (kind.startsWith("alarm.")) also.push("alarm_list");
   return [...LISTS[object.kind], ...also];

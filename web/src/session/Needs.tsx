@@ -1,10 +1,10 @@
 import type { ReactNode } from "react";
-import type { OperationId } from "../api/types";
+import type { Right } from "../api/types";
 import { Note } from "../ui/Notes";
 import { useRefusal } from "./useMe";
 
 /** What only those see who may do an operation; the others are told why it is missing. */
-export function Needs({ operation, children }: { operation: OperationId; children: ReactNode }) {
+export function Needs({ operation, children }: { operation: Right; children: ReactNode }) {
   const why = useRefusal()(operation);
   return why === undefined ? (
     children

@@ -1,5 +1,5 @@
 import { RIGHTS } from "../api/generated/rights";
-import type { OperationId, Privilege, Schemas } from "../api/types";
+import type { Right, Privilege, Schemas } from "../api/types";
 
 type Me = Schemas["Me"];
 type Role = Schemas["Role"];
@@ -11,7 +11,8 @@ export interface Place {
   network?: { id: string; name: string };
 }
 
-function covers(scope: Schemas["Scope"], { vm, datastore, network }: Place): boolean {
+/** Whether a role that is given for a scope counts at a place. */
+export function covers(scope: Schemas["Scope"], { vm, datastore, network }: Place): boolean {
   switch (scope.type) {
     case "site":
       return true;
@@ -37,7 +38,7 @@ export function privilegesAt(me: Me, roles: readonly Role[], place: Place): Read
 
 /** The privileges that an operation takes and somebody lacks at a place. */
 export function lacking(
-  operation: OperationId,
+  operation: Right,
   has: ReadonlySet<Privilege>,
   { vm }: Place,
 ): readonly Privilege[] {

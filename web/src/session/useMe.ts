@@ -1,6 +1,6 @@
 import { createContext, useCallback, useContext, useMemo } from "react";
 import { useAsk } from "../api/ask";
-import type { OperationId, Schemas } from "../api/types";
+import type { Right, Schemas } from "../api/types";
 import { lacking, privilegesAt, refusalOf, type Place } from "./rights";
 
 export const MeContext = createContext<Schemas["Me"] | undefined>(undefined);
@@ -11,7 +11,7 @@ export function useMe(): Schemas["Me"] {
   return me;
 }
 
-export type Refusal = (operation: OperationId, place?: Place) => string | undefined;
+export type Refusal = (operation: Right, place?: Place) => string | undefined;
 
 /** Says of an operation why the caller may not do it; nothing if it may. */
 export function useRefusal(): Refusal {

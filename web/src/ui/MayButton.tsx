@@ -1,11 +1,11 @@
 import type { ReactNode } from "react";
-import type { OperationId } from "../api/types";
+import type { Right } from "../api/types";
 import { useRefusal } from "../session/useMe";
 import { Button, type Look } from "./Button";
 import type { IconName } from "./Icon";
 
 interface Props {
-  operation: OperationId;
+  operation: Right;
   onPress: () => void;
   look?: Look;
   icon?: IconName;

@@ -1,8 +1,10 @@
-import { Link } from "wouter";
+import { Link, useSearchParams } from "wouter";
 import { useAsk } from "../../api/ask";
 import type { Schemas } from "../../api/types";
 import { addresses } from "../../app/addresses";
+import { useEstate } from "../../live/useLive";
 import { count, plural } from "../../lib/units";
+import { covers } from "../../session/rights";
 import { Needs } from "../../session/Needs";
 import { Button } from "../../ui/Button";
 import { Empty, Note, ProblemNote, Waiting } from "../../ui/Notes";
@@ -59,9 +61,18 @@ function Review() {
 }
 
 function Readers({ review }: { review: Schemas["Review"] }) {
-  const readers = readersOf(review);
+  const [query] = useSearchParams();
+  const { vms } = useEstate();
+  const name = query.get("vm");
+  const vm = vms.find((each) => each.name === name);
+  const all = readersOf(review);
+  const readers = name === null ? all : all.filter(({ scope }) => vm && covers(scope, { vm }));
   return (
-    <Panel title="Who could read what guests have" isFlush>
+    <Panel
+      title={name === null ? "Who could read what guests have" : `Who could read what ${name} has`}
+      isFlush
+      aside={name === null ? null : <Link href={addresses.access("review")}>Of all VMs</Link>}
+    >
       {readers.length === 0 ? (
         <Empty icon="people" title="No user, group or token">
           Only who has the first token of the control plane&rsquo;s machine, or an emergency

@@ -10,6 +10,7 @@ export interface Reader {
   who: string;
   kind: "user" | "group" | "token";
   where: string;
+  scope: Scope;
   role: string;
   /** The ways to content of encrypted VMs; they take `access` as well. */
   sealed: readonly Way[];
@@ -43,6 +44,7 @@ export function readersOf(review: Review): readonly Reader[] {
     kind,
     role,
     where: scopeInWords(scope),
+    scope,
     ...(reachesVms(scope) ? waysOf(privileges.get(role) ?? []) : { sealed: [], clear: [] }),
   });
   return [

@@ -2,6 +2,7 @@ import { useState } from "react";
 import { useSearchParams } from "wouter";
 import { ActionDialog } from "../../actions/ActionDialog";
 import { rebuild } from "../../actions/datastore";
+import { registerVm } from "../../actions/vm";
 import { useAsk } from "../../api/ask";
 import type { Schemas } from "../../api/types";
 import { count } from "../../lib/units";
@@ -64,6 +65,7 @@ export function ContentsTab({ store }: { store: Schemas["Datastore"] }) {
   );
   const [query, setQuery] = useSearchParams();
   const [isRebuilding, begin] = useState(false);
+  const [registering, register] = useState<string>();
   const wanted = query.get("standing") ?? "";
   if (refusal !== undefined) return <Note title="This takes another right">{refusal}</Note>;
   const orphans = asked.data?.items.filter(({ standing }) => standing === "orphan").length ?? 0;
@@ -117,7 +119,7 @@ export function ContentsTab({ store }: { store: Schemas["Datastore"] }) {
           {(found) => (
             <Table
               label="Contents"
-              columns={COLUMNS}
+              columns={[...COLUMNS, actionsOf(register)]}
               rows={found.filter(({ standing }) => wanted === "" || standing === wanted)}
               keyOf={({ directory }) => directory}
             />
@@ -127,6 +129,9 @@ export function ContentsTab({ store }: { store: Schemas["Datastore"] }) {
       {isRebuilding ? (
         <RebuildDialog store={store} orphans={orphans} onClose={() => begin(false)} />
       ) : null}
+      {registering === undefined ? null : (
+        <RegisterDialog store={store} directory={registering} onClose={() => register(undefined)} />
+      )}
     </>
   );
 }
@@ -153,6 +158,51 @@ const COLUMNS: readonly Column<Found>[] = [
         .trim(),
   },
 ];
+
+/** What is not registered can be. */
+function actionsOf(register: (directory: string) => void): Column<Found> {
+  return {
+    name: "Actions",
+    isUnseen: true,
+    cell: ({ standing, directory }) =>
+      standing === "orphan" ? (
+        <MayButton operation="vm_register" look="quiet" onPress={() => register(directory)}>
+          Register {directory}&hellip;
+        </MayButton>
+      ) : null,
+  };
+}
+
+function RegisterDialog({
+  store,
+  directory,
+  onClose,
+}: {
+  store: Schemas["Datastore"];
+  directory: string;
+  onClose: () => void;
+}) {
+  const [accepts, setAccepts] = useState(false);
+  return (
+    <ActionDialog
+      title={`Register ${directory}`}
+      submit="Register"
+      actions={[registerVm(directory, store.name, accepts)]}
+      onClose={onClose}
+    >
+      <p>
+        The VM in this directory of {store.name} gets into the inventory, if its keys vouch for its
+        configuration. It must not run anywhere else.
+      </p>
+      <CheckField
+        label="Accept a configuration that nothing vouches for"
+        hint="Whoever wrote to the datastore decides then what the guest boots and which devices it has. Without it, the refusal lists them."
+        isChecked={accepts}
+        onChange={setAccepts}
+      />
+    </ActionDialog>
+  );
+}
 
 function RebuildDialog({
   store,

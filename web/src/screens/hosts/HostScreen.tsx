@@ -14,9 +14,9 @@ import { Mark, Power, SealMark, sealOf } from "../../ui/Status";
 import { Table, type Column } from "../../ui/Table";
 import type { Alarm, VmSummary } from "../../api/types";
 import { AlarmLines } from "../alarms/AlarmLines";
-import { RunningTask } from "../vm/RunningTask";
 import { cryptoState } from "./crypto";
 import { CryptoMark } from "./CryptoMark";
+import { HostTasks } from "./Evacuation";
 import { HostActions } from "./HostActions";
 import { HostMark } from "./HostMark";
 
@@ -71,7 +71,7 @@ function OneHost({ host }: { host: Host }) {
         actions={<HostActions host={host} vms={own} />}
       />
       <Lost host={host} />
-      <Tasks host={host} />
+      <HostTasks host={host} vms={own} />
       {raised.length === 0 ? null : (
         <Panel title="Alarms" isFlush>
           <AlarmLines alarms={raised} />
@@ -117,14 +117,6 @@ function Lost({ host: { name, fenced, maintenance } }: { host: Host }) {
       <p>No VM is placed, started or restarted here. VMs that run go on.</p>
     </Note>
   );
-}
-
-function Tasks({ host }: { host: Host }) {
-  const { data } = useAsk("task_list", { query: { state: "running", limit: 200 } }, { keep: true });
-  const own = (data?.items ?? []).filter(
-    ({ object }) => object.kind === "host" && object.id === host.id,
-  );
-  return own.map(({ id }) => <RunningTask key={id} task={id} />);
 }
 
 function Room({ host, vms }: { host: Host; vms: readonly VmSummary[] }) {

@@ -13,9 +13,9 @@ import { Panel } from "../../ui/Panel";
 import { Mark, type Tone } from "../../ui/Status";
 import { Table, type Column } from "../../ui/Table";
 import { When } from "../../ui/When";
+import { CryptoperiodDialog } from "../vm/dialogs/CryptoperiodDialog";
 import { RotateDialog } from "../vm/dialogs/RotateDialog";
 import { valuesOf } from "../vms/filter";
-import { CryptoperiodDialog } from "./CryptoperiodDialog";
 import {
   filtered,
   filterOf,

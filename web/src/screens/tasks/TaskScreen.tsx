@@ -2,7 +2,7 @@ import { Link, useParams } from "wouter";
 import { commandLine } from "../../actions/action";
 import { cancelTask, taskTitle } from "../../actions/tasks";
 import { useRun } from "../../actions/run";
-import { useAsk } from "../../api/ask";
+import { Migration } from "../migration/Migration";
 import { asProblem, Problem } from "../../api/problem";
 import { addresses, addressOfObject } from "../../app/addresses";
 import { duration, moment } from "../../lib/units";
@@ -12,19 +12,11 @@ import { Facts, Panel, ScreenHead } from "../../ui/Panel";
 import { TaskMark } from "../../ui/Status";
 import { useTitle } from "../../shell/useTitle";
 import { TaskProgress } from "./TaskProgress";
-
-/** Progress has no events, so a task that runs is asked for again. */
-const EVERY_MS = 1_000;
+import { useTask } from "./useTask";
 
 export default function TaskScreen() {
   const { task: id = "" } = useParams<{ task: string }>();
-  const first = useAsk("task_show", { path: { task: id } });
-  const isRunning = first.data?.state === "running";
-  const {
-    data: task,
-    error,
-    isPending,
-  } = useAsk("task_show", { path: { task: id } }, isRunning ? { everyMs: EVERY_MS } : {});
+  const { data: task, error, isPending } = useTask(id);
   useTitle(task === undefined ? "Task" : taskTitle(task));
   const run = useRun();
 
@@ -83,6 +75,7 @@ export default function TaskScreen() {
           />
         </div>
       </Panel>
+      <Migration task={task.id} passing={task.progress?.passing} />
     </>
   );
 }

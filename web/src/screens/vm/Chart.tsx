@@ -4,15 +4,17 @@ import "uplot/dist/uPlot.min.css";
 import { useStore } from "../../lib/store";
 import { Panel } from "../../ui/Panel";
 import { theme } from "../../ui/theme";
-import type { Figure, Rates } from "./rates";
 
-export interface Series {
+export interface Series<Figure extends string> {
   label: string;
   figure: Figure;
   colour: 1 | 2 | 3 | 4;
 }
 
-interface Props {
+/** What was measured at a moment. */
+type Reading<Figure extends string> = { atMs: number } & Readonly<Record<Figure, number | null>>;
+
+interface Props<Figure extends string> {
   title: string;
   unit: string;
   show: (value: number) => string;
@@ -20,19 +22,28 @@ interface Props {
   isBinary?: boolean;
   /** The least that the axis reaches to. */
   least: number;
-  series: readonly Series[];
-  rates: readonly Rates[];
+  series: readonly Series<Figure>[];
+  rates: readonly Reading<Figure>[];
 }
 
 const HEIGHT = 180;
 const TIME_AXIS = 28;
 const BINARY_STEPS = Array.from({ length: 40 }, (_, power) => 2 ** power);
 const AXIS = 76;
-/** What is shown of the past, in seconds. */
+/** What is shown of the past, in seconds: at first less. */
 const SPAN_S = 300;
+const SPAN_LEAST_S = 60;
 
 /** A live chart; its newest values are text above it. */
-export function Chart({ title, unit, show, isBinary = false, least, series, rates }: Props) {
+export function Chart<Figure extends string>({
+  title,
+  unit,
+  show,
+  isBinary = false,
+  least,
+  series,
+  rates,
+}: Props<Figure>) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const chosen = useStore(theme);
@@ -102,18 +113,24 @@ function timeOfDay(unixSeconds: number): string {
   return clock.format(unixSeconds * 1000);
 }
 
+/** From the first reading to now, in seconds since 1970. */
+function spanFrom(first: number | null): [number, number] {
+  const now = Date.now() / 1000;
+  return [Math.max(now - SPAN_S, Math.min(first ?? now, now - SPAN_LEAST_S)), now];
+}
+
 function finite(value: number | null): number | null {
   return value !== null && Number.isFinite(value) ? value : null;
 }
 
-function optionsOf(
+function optionsOf<Figure extends string>(
   box: HTMLElement,
   {
     show,
     isBinary,
     least,
     series,
-  }: Required<Pick<Props, "show" | "isBinary" | "least" | "series">>,
+  }: Required<Pick<Props<Figure>, "show" | "isBinary" | "least" | "series">>,
 ): uPlot.Options {
   const style = getComputedStyle(document.documentElement);
   const colour = (name: string) => style.getPropertyValue(name).trim();
@@ -130,7 +147,7 @@ function optionsOf(
     legend: { show: false },
     cursor: { show: false },
     scales: {
-      x: { time: true, range: () => [Date.now() / 1000 - SPAN_S, Date.now() / 1000] },
+      x: { time: true, range: (_, first) => spanFrom(first) },
       y: { range: (_, __, most) => [0, Math.max(most * 1.1, least)] },
     },
     axes: [

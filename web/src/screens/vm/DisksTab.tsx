@@ -1,8 +1,10 @@
 import { useState } from "react";
+import { commandLine } from "../../actions/action";
 import { useAsk } from "../../api/ask";
-import type { Disk, OperationId, Schemas, Vm } from "../../api/types";
+import type { Disk, Right, Schemas, Vm } from "../../api/types";
 import { bytes } from "../../lib/units";
 import { Button } from "../../ui/Button";
+import { CodeLine } from "../../ui/CodeLine";
 import { Menu } from "../../ui/Menu";
 import { Empty } from "../../ui/Notes";
 import { Facts, Panel } from "../../ui/Panel";
@@ -11,6 +13,8 @@ import {
   AddDiskDialog,
   DecryptDialog,
   EncryptDialog,
+  KeepDialog,
+  MoveDialog,
   RemoveDialog,
   ResizeDialog,
 } from "./dialogs/DiskDialogs";
@@ -19,8 +23,8 @@ import { Layers } from "./Layers";
 import { limitInWords } from "./SummaryTab";
 import { useVmRefusal } from "./useVmRefusal";
 
-type Asked =
-  { what: "add" } | { what: "resize" | "limit" | "encrypt" | "decrypt" | "remove"; disk: Disk };
+type Verb = "resize" | "limit" | "move" | "encrypt" | "decrypt" | "keep" | "remove";
+type Asked = { what: "add" } | { what: Verb; disk: Disk };
 
 export function DisksTab({ vm }: { vm: Vm }) {
   const [asked, ask] = useState<Asked>();
@@ -47,9 +51,12 @@ export function DisksTab({ vm }: { vm: Vm }) {
           />
         ))}
       </div>
+      <OnlyCommands vm={vm} />
       {asked?.what === "add" ? <AddDiskDialog vm={vm} onClose={close} /> : null}
       {asked?.what === "resize" ? <ResizeDialog vm={vm} disk={asked.disk} onClose={close} /> : null}
       {asked?.what === "limit" ? <LimitDialog vm={vm} disk={asked.disk} onClose={close} /> : null}
+      {asked?.what === "move" ? <MoveDialog vm={vm} disk={asked.disk} onClose={close} /> : null}
+      {asked?.what === "keep" ? <KeepDialog vm={vm} disk={asked.disk} onClose={close} /> : null}
       {asked?.what === "encrypt" ? (
         <EncryptDialog vm={vm} disk={asked.disk} onClose={close} />
       ) : null}
@@ -61,12 +68,36 @@ export function DisksTab({ vm }: { vm: Vm }) {
   );
 }
 
+/** What reads or writes images, which are files of the command line's machine. */
+function OnlyCommands({ vm: { name } }: { vm: Vm }) {
+  const lines = [
+    { label: "Check its disks", words: ["vm", "check", name] },
+    {
+      label: "Export a disk",
+      words: ["vm", "export", name, `${name}.qcow2`, "--format", "qcow2"],
+    },
+    { label: "Export the VM", words: ["vm", "export-ova", name, `${name}.ova`] },
+  ];
+  return (
+    <details className="what">
+      <summary>Checks and exports, by command</summary>
+      <p className="field-hint">
+        They read the disks of a VM that is off from its host, to a file in plain text where the
+        command runs.
+      </p>
+      {lines.map(({ label, words }) => (
+        <CodeLine key={label} label={label} text={commandLine({ command: words })} />
+      ))}
+    </details>
+  );
+}
+
 interface Props {
   vm: Vm;
   disk: Disk;
   volume: Schemas["Volume"] | undefined;
-  why: (operation: OperationId) => string | undefined;
-  onAsk: (what: Exclude<Asked["what"], "add">) => void;
+  why: (operation: Right) => string | undefined;
+  onAsk: (what: Verb) => void;
 }
 
 function DiskPanel({ vm, disk, volume, why, onAsk }: Props) {
@@ -84,6 +115,12 @@ function DiskPanel({ vm, disk, volume, why, onAsk }: Props) {
       refusal: why("vm_limit_disk"),
       choose: () => onAsk("limit"),
     },
+    {
+      id: "move",
+      label: "Move to another datastore\u2026",
+      refusal: why("vm_move_disk"),
+      choose: () => onAsk("move"),
+    },
     isSealed
       ? {
           id: "decrypt",
@@ -98,6 +135,12 @@ function DiskPanel({ vm, disk, volume, why, onAsk }: Props) {
           refusal: why("vm_encrypt_disk"),
           choose: () => onAsk("encrypt"),
         },
+    {
+      id: "keep",
+      label: "Take from the VM, and keep\u2026",
+      refusal: why("volume_unbind"),
+      choose: () => onAsk("keep"),
+    },
     {
       id: "remove",
       label: "Remove\u2026",

@@ -109,7 +109,13 @@ export function KeysTab({ vm }: { vm: Vm }) {
         />
       </Panel>
       {asked === "rotate" ? <RotateDialog vms={[vm]} onClose={() => ask(undefined)} /> : null}
-      {asked === "period" ? <CryptoperiodDialog vm={vm} onClose={() => ask(undefined)} /> : null}
+      {asked === "period" ? (
+        <CryptoperiodDialog
+          vms={[vm]}
+          present={vm.cryptoperiod?.period}
+          onClose={() => ask(undefined)}
+        />
+      ) : null}
     </>
   );
 }

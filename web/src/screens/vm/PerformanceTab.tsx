@@ -5,7 +5,7 @@ import { SelectField } from "../../ui/Field";
 import { Empty, Note, ProblemNote, Waiting } from "../../ui/Notes";
 import { Panel } from "../../ui/Panel";
 import { Chart, type Series } from "./Chart";
-import { ratesOfAll } from "./rates";
+import { ratesOfAll, type Figure } from "./rates";
 import { READ_EVERY_MS, useReadings } from "./useReadings";
 
 const perSecond = (value: number) =>
@@ -18,7 +18,7 @@ const CHARTS: readonly {
   least: number;
   isBinary?: boolean;
   show: (value: number) => string;
-  series: readonly Series[];
+  series: readonly Series<Figure>[];
 }[] = [
   {
     title: "Operations",

@@ -2,16 +2,14 @@ import { Link } from "wouter";
 import { commandLine } from "../../actions/action";
 import { useRun } from "../../actions/run";
 import { cancelTask, taskTitle } from "../../actions/tasks";
-import { useAsk } from "../../api/ask";
 import { addresses } from "../../app/addresses";
 import { Button } from "../../ui/Button";
 import { TaskProgress } from "../tasks/TaskProgress";
-
-const EVERY_MS = 1_000;
+import { useTask } from "../tasks/useTask";
 
 /** The task that works on a VM, with how far it is. */
 export function RunningTask({ task: id }: { task: string }) {
-  const { data: task } = useAsk("task_show", { path: { task: id } }, { everyMs: EVERY_MS });
+  const { data: task } = useTask(id);
   const run = useRun();
   if (task?.state !== "running") return null;
   const cancel = cancelTask(task);

@@ -1,5 +1,6 @@
 import type { Snapshot } from "../../api/types";
 import { bytes, moment } from "../../lib/units";
+import { Button } from "../../ui/Button";
 import { Menu } from "../../ui/Menu";
 import { treeOf, type Row } from "./tree";
 
@@ -105,32 +106,44 @@ function SnapshotRow({ snapshot, base, whyNot, onAsk }: RowProps) {
           {marks.length === 0 ? "" : `, ${marks.join(", ")}`}
         </span>
       </div>
-      <Menu
-        label={`More for snapshot ${name}`}
-        icon="more"
-        look="quiet"
-        choices={[
-          {
-            id: "revert",
-            label: "Revert to it\u2026",
-            refusal: whyNot.revert,
-            choose: () => onAsk("revert"),
-          },
-          {
-            id: "clone",
-            label: "Clone it\u2026",
-            refusal: whyNot.clone,
-            choose: () => onAsk("clone"),
-          },
-          {
-            id: "delete",
-            label: "Delete\u2026",
-            isDangerous: true,
-            refusal: whyNot.delete,
-            choose: () => onAsk("delete"),
-          },
-        ]}
-      />
+      <div className="buttons">
+        <span className="tree-revert">
+          <Button
+            look="quiet"
+            why={whyNot.revert}
+            aria-label={`Revert\u2026 to ${name}`}
+            onPress={() => onAsk("revert")}
+          >
+            Revert&hellip;
+          </Button>
+        </span>
+        <Menu
+          label={`More for snapshot ${name}`}
+          icon="more"
+          look="quiet"
+          choices={[
+            {
+              id: "revert",
+              label: "Revert to it\u2026",
+              refusal: whyNot.revert,
+              choose: () => onAsk("revert"),
+            },
+            {
+              id: "clone",
+              label: "Clone it\u2026",
+              refusal: whyNot.clone,
+              choose: () => onAsk("clone"),
+            },
+            {
+              id: "delete",
+              label: "Delete\u2026",
+              isDangerous: true,
+              refusal: whyNot.delete,
+              choose: () => onAsk("delete"),
+            },
+          ]}
+        />
+      </div>
     </>
   );
 }

@@ -119,6 +119,7 @@ function PolicyPanel({ vm: { policy, deviations = [] } }: { vm: Vm }) {
 function AboutPanel({ vm }: { vm: Vm }) {
   const {
     id,
+    name,
     notes,
     tags = [],
     folder,
@@ -159,6 +160,10 @@ function AboutPanel({ vm }: { vm: Vm }) {
               ),
           },
           { label: "Folder", value: folder ?? "none" },
+          {
+            label: "Access",
+            value: <Link href={addresses.readersOf(name)}>Who could read what it has</Link>,
+          },
           {
             label: "Made",
             value: (

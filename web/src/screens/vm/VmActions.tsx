@@ -3,15 +3,19 @@ import { useLocation } from "wouter";
 import { commandLine } from "../../actions/action";
 import { misfit, power, type PowerVerb } from "../../actions/power";
 import { useRun } from "../../actions/run";
-import { template } from "../../actions/vm";
+import { template, unregisterVm } from "../../actions/vm";
+import { ActionDialog } from "../../actions/ActionDialog";
 import type { Vm } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { Button, ButtonLink } from "../../ui/Button";
+import type { IconName } from "../../ui/Icon";
 import { Menu, type Choice } from "../../ui/Menu";
 import { powerWord } from "../../ui/Status";
 import { CloneDialog } from "./dialogs/CloneDialog";
 import { DeleteDialog } from "./dialogs/DeleteDialog";
 import { EditDialog } from "./dialogs/EditDialog";
+import { FolderDialog } from "./dialogs/FolderDialog";
+import { HardwareDialog } from "./dialogs/HardwareDialog";
 import { LimitDialog } from "./dialogs/LimitDialog";
 import { MigrateDialog } from "./dialogs/MigrateDialog";
 import { RotateDialog } from "./dialogs/RotateDialog";
@@ -29,7 +33,10 @@ type Asked =
   | "rotate"
   | "limit"
   | "edit"
+  | "hardware"
+  | "folder"
   | "tag"
+  | "unregister"
   | "delete";
 
 /** What can be done with a VM: what is likely next as a button, all else in a list. */
@@ -79,12 +86,23 @@ export function VmActions({ vm }: { vm: Vm }) {
       choose: () => void run([templating]),
     },
     open("edit", "Change", why("vm_set")),
+    open(
+      "hardware",
+      "Change its hardware and boot",
+      vm.power === "stopped" ? why("vm_set") : "It has to be off.",
+    ),
+    open("folder", "Move to a folder", why("vm_move")),
     open("tag", "Tag", why("vm_set")),
     open("limit", "Limit its disks", why("vm_limit")),
     open(
       "rotate",
       "Rotate its key",
       vm.encrypted ? why("vm_rotate_key") : "It has no key: it is not encrypted.",
+    ),
+    open(
+      "unregister",
+      "Unregister",
+      vm.power === "stopped" ? why("vm_unregister") : "It has to be off.",
     ),
     open("delete", "Delete", why("vm_delete"), true),
   ];
@@ -97,7 +115,11 @@ export function VmActions({ vm }: { vm: Vm }) {
 
   return (
     <>
-      {first === "stop" ? (
+      {isTemplate ? (
+        <Button look="primary" icon="copy" why={why("vm_clone")} onPress={() => ask("clone")}>
+          Clone&hellip;
+        </Button>
+      ) : first === "stop" ? (
         <Button icon="stop" why={whyNot("stop")} onPress={() => ask("stop")}>
           Stop&hellip;
         </Button>
@@ -115,15 +137,14 @@ export function VmActions({ vm }: { vm: Vm }) {
       <Button icon="snapshot" why={why("vm_snapshot_create")} onPress={() => ask("snapshot")}>
         Snapshot&hellip;
       </Button>
-      {why("vm_ticket") === undefined ? (
-        <ButtonLink to={addresses.vm(vm.name, "console")} icon="console">
-          Console
-        </ButtonLink>
-      ) : (
-        <Button icon="console" why={why("vm_ticket")}>
-          Console
-        </Button>
-      )}
+      <GuestButton to={addresses.vm(vm.name, "console")} icon="console" why={why("vm_ticket")}>
+        Console
+      </GuestButton>
+      {vm.vnc === true ? (
+        <GuestButton to={addresses.vm(vm.name, "screen")} icon="vm" why={why("vm_ticket")}>
+          Screen
+        </GuestButton>
+      ) : null}
       <Menu label={`More for ${vm.name}`} choices={choices}>
         More
       </Menu>
@@ -136,10 +157,49 @@ export function VmActions({ vm }: { vm: Vm }) {
       {asked === "rotate" ? <RotateDialog vms={[vm]} onClose={close} /> : null}
       {asked === "limit" ? <LimitDialog vm={vm} onClose={close} /> : null}
       {asked === "edit" ? <EditDialog vm={vm} onClose={close} /> : null}
+      {asked === "hardware" ? <HardwareDialog vm={vm} onClose={close} /> : null}
+      {asked === "folder" ? <FolderDialog vms={[vm]} onClose={close} /> : null}
+      {asked === "unregister" ? (
+        <ActionDialog
+          title={`Unregister ${vm.name}`}
+          submit="Unregister"
+          actions={[unregisterVm(vm)]}
+          onClose={close}
+          onDone={() => go(addresses.vms)}
+        >
+          <p>
+            The inventory forgets it. Its files stay on {vm.datastore}, whose contents list it from
+            then on, to be registered again.
+          </p>
+        </ActionDialog>
+      ) : null}
       {asked === "tag" ? <TagDialog vms={[vm]} onClose={close} /> : null}
       {asked === "delete" ? (
         <DeleteDialog vms={[vm]} onClose={close} onDone={() => go(addresses.vms)} />
       ) : null}
     </>
+  );
+}
+
+/** The way to a guest, for those who may have it. */
+function GuestButton({
+  to,
+  icon,
+  why,
+  children,
+}: {
+  to: string;
+  icon: IconName;
+  why: string | undefined;
+  children: string;
+}) {
+  return why === undefined ? (
+    <ButtonLink to={to} icon={icon}>
+      {children}
+    </ButtonLink>
+  ) : (
+    <Button icon={icon} why={why}>
+      {children}
+    </Button>
   );
 }

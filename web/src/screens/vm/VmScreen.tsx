@@ -12,6 +12,8 @@ import { Tabs } from "../../ui/Tabs";
 import type { Vm } from "../../api/types";
 import { ActivityTab } from "./ActivityTab";
 import { DisksTab } from "./DisksTab";
+import { DumpsTab } from "./DumpsTab";
+import { Moving } from "../migration/Moving";
 import { KeysTab } from "./KeysTab";
 import { NextStep } from "./NextStep";
 import { PerformanceTab } from "./PerformanceTab";
@@ -26,6 +28,7 @@ const TABS = [
   { tab: "snapshots", label: "Snapshots", part: SnapshotsTab },
   { tab: "keys", label: "Keys", part: KeysTab },
   { tab: "performance", label: "Performance", part: PerformanceTab },
+  { tab: "dumps", label: "Dumps", part: DumpsTab },
   { tab: "activity", label: "Activity", part: ActivityTab },
 ] as const;
 
@@ -67,6 +70,7 @@ function OneVm({ vm, Part }: { vm: Vm; Part: (typeof TABS)[number]["part"] }) {
       />
       <Why vm={vm} />
       {typeof vm.task === "string" ? <RunningTask task={vm.task} /> : null}
+      <Moving key={vm.id} vm={vm} />
       <Tabs
         label={`Parts of ${vm.name}`}
         tabs={TABS.map(({ tab, label }) => {

@@ -1,11 +1,20 @@
 import { useState } from "react";
 import { ActionDialog } from "../../../actions/ActionDialog";
-import { addDisk, decryptDisk, encryptDisk, removeDisk, resizeDisk } from "../../../actions/vm";
+import {
+  addDisk,
+  decryptDisk,
+  encryptDisk,
+  moveDisk,
+  removeDisk,
+  resizeDisk,
+} from "../../../actions/vm";
+import { unbindVolume } from "../../../actions/volume";
 import { useAsk } from "../../../api/ask";
-import { limitsOf } from "../../../api/limits";
+import { limitsOf, textFault } from "../../../api/limits";
+import { Note } from "../../../ui/Notes";
 import type { Disk, Vm } from "../../../api/types";
 import { bytes } from "../../../lib/units";
-import { CheckField, SelectField } from "../../../ui/Field";
+import { CheckField, SelectField, TextField } from "../../../ui/Field";
 import { bytesOf, noSize, sizeFault, SizeField, sizeOf } from "../../../ui/SizeField";
 
 interface OfDisk {
@@ -57,6 +66,79 @@ export function ResizeDialog({ vm, disk, onClose }: OfDisk) {
         limits={limits}
         onChange={setSize}
         hint={`It has ${bytes(disk.size_bytes)}. A disk grows, and never shrinks.`}
+      />
+    </ActionDialog>
+  );
+}
+
+export function MoveDialog({ vm, disk, onClose }: OfDisk) {
+  const stores = useAsk("datastore_list", { query: { limit: 1000 } });
+  const [datastore, setDatastore] = useState("");
+  const present = disk.datastore ?? vm.datastore;
+  const reached = (stores.data?.items ?? []).filter(
+    ({ name, hosts = [] }) => name !== present && hosts.some(({ host }) => host === vm.host),
+  );
+  return (
+    <ActionDialog
+      title={`Move ${disk.name} of ${vm.name}`}
+      submit="Move"
+      actions={datastore === "" ? [] : [moveDisk(vm, disk.name, datastore)]}
+      onClose={onClose}
+    >
+      <p>
+        Its blocks are copied with its snapshots as they are stored, without being decrypted; the VM
+        runs on meanwhile, and is not started if it is off. Until that is done it takes its space in
+        both datastores.
+      </p>
+      {stores.data !== undefined && reached.length === 0 ? (
+        <Note tone="warning" title="Its host reaches no other datastore">
+          On the screen of a datastore, hosts are given the use of it.
+        </Note>
+      ) : null}
+      <SelectField
+        label="Datastore"
+        value={datastore}
+        onChange={setDatastore}
+        options={[
+          { value: "", label: "Choose one" },
+          ...reached.map(({ name, free_bytes }) => ({
+            value: name,
+            label: `${name}: ${bytes(free_bytes)} free`,
+          })),
+        ]}
+      />
+    </ActionDialog>
+  );
+}
+
+/** Takes a disk from its VM, as one that no VM has. */
+export function KeepDialog({ vm, disk, onClose }: OfDisk) {
+  const [name, setName] = useState("");
+  const fault = name === "" ? undefined : textFault(limitsOf("CloneVm", "name"), name);
+  return (
+    <ActionDialog
+      title={`Take ${disk.name} from ${vm.name}`}
+      submit="Take"
+      actions={
+        fault === undefined
+          ? [unbindVolume(`${vm.name}/${disk.name}`, name === "" ? undefined : name)]
+          : []
+      }
+      onClose={onClose}
+    >
+      <p>
+        It is kept with its content and its key, among the disks that no VM has. A guest that runs
+        is asked to release it. A disk under the VM&rsquo;s own key stays with the VM: clone it
+        instead.
+      </p>
+      <TextField
+        label="Its name from then on"
+        hint="Without one, the name that it had before."
+        value={name}
+        onChange={setName}
+        fault={fault}
+        isCode
+        isOptional
       />
     </ActionDialog>
   );

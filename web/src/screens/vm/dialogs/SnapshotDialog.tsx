@@ -9,7 +9,7 @@ import { named } from "./naming";
 type Of = Pick<VmSummary, "name" | "power"> & { guest_agent?: boolean };
 
 export function SnapshotDialog({ vms, onClose }: { vms: readonly Of[]; onClose: () => void }) {
-  const [name, setName] = useState("");
+  const [name, setName] = useState(() => nameOfNow(new Date()));
   const [memory, setMemory] = useState(false);
   const [quiesce, setQuiesce] = useState(false);
   const [within, setWithin] = useState("30");
@@ -61,4 +61,10 @@ export function SnapshotDialog({ vms, onClose }: { vms: readonly Of[]; onClose: 
       ) : null}
     </ActionDialog>
   );
+}
+
+/** A name for a snapshot that is made now, in UTC: 2026-11-30-1405-09. */
+function nameOfNow(now: Date): string {
+  const [day = "", time = ""] = now.toISOString().slice(0, 19).split("T");
+  return `${day}-${time.slice(0, 5).replace(":", "")}-${time.slice(6)}`;
 }
