@@ -363,6 +363,8 @@ inWindow("who signs out is out, in every tab", async (window) => {
   const page = await window.signedIn();
   const other = await window.tab("/vms");
   await other.getByRole("link", { name: "alpha" }).waitFor();
+  // A tab behind another one is drawn every few seconds, and a click waits for that.
+  await page.bringToFront();
   await page.getByRole("button", { name: /Account of/ }).click();
   await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
   await page.getByRole("heading", { name: "Sign in" }).waitFor(SOON);
