@@ -56,7 +56,10 @@ test("a key server that is away is said, with the next step, until it is back", 
     await bad.getByText(`Waiting for key provider ${provider}, key ${key}`).waitFor(SOON);
     await bad.getByText(`key provider ${PROVIDER}, key`).waitFor(SOON);
     await bad.getByText("strongroom key-provider test", { exact: false }).waitFor(SOON);
-    await page.locator(".screen-line").getByText("Waits for its key").waitFor(SOON);
+    await page
+      .locator(".screen-line")
+      .getByText("Waits for its key", { exact: true })
+      .waitFor(SOON);
     await overview
       .getByText(`VM alpha waits for key provider ${provider}, key ${key}`)
       .waitFor(SOON);

@@ -154,6 +154,8 @@ inWindow(
     await page.getByLabel("Linked").check();
     await page.getByLabel("Content", { exact: true }).selectOption("before");
     await page.getByRole("dialog").getByRole("button", { name: "Clone" }).click();
+    // Who leaves before the answer may leave the request behind.
+    await page.getByRole("dialog").waitFor({ ...SOON, state: "detached" });
     await page.goto(`${serving.origin}/vms/made-clone`);
     await page.getByText("Linked clone of").waitFor(SOON);
 

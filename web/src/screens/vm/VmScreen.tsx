@@ -69,7 +69,7 @@ function OneVm({ vm, Part }: { vm: Vm; Part: (typeof TABS)[number]["part"] }) {
         actions={<VmActions vm={vm} />}
       />
       <Why vm={vm} />
-      {typeof vm.task === "string" ? <RunningTask task={vm.task} /> : null}
+      {typeof vm.task === "string" ? <RunningTask task={vm.task} said={vm.reason} /> : null}
       <Moving key={vm.id} vm={vm} />
       <Tabs
         label={`Parts of ${vm.name}`}
