@@ -94,11 +94,17 @@ const VOLATILE = [
   [/\d+(\.\d+)? (B|KiB|MiB|GiB|TiB)(?![A-Za-z])/g, "SIZE"],
   [/\/licences-[\w-]+/g, "/licences-HASH"],
   [/\b\d+ \u00b7/g, "NUMBER \u00b7"],
-  [/\b\d[\d,.]* (operations|records|entries|events|tasks|of \d+)/g, "COUNT $1"],
+  [/\b\d[\d,.]*( %|\/s)/g, "NUMBER$1"],
+  [/\b\d[\d,.]* (shown of|operations|records|entries|events|tasks|of \d+)/g, "COUNT $1"],
 ];
 
-/** What the machine has on which the test runs, on the screens that say so. */
+/** What the machine has and does on which the test runs, on the screens that say so. */
 const MACHINE = /** @type {Record<string, [RegExp, string][]>} */ ({
+  "vm-performance": [
+    [/- strong: .*/g, "- strong: FIGURE"],
+    [/- '?img "([^:]+): .*"'?/g, '- img "$1: FIGURES"'],
+  ],
+  integrity: [[/definition: "\d+"/g, 'definition: "NUMBER"']],
   hosts: [
     [/row "hall1 .*"/g, 'row "hall1 ..."'],
     [/cell "(\d+|tcg|kvm|Safe|Prepared|Leaks|Began to leak)"/g, 'cell "..."'],

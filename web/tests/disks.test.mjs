@@ -48,13 +48,22 @@ function inPage(name, body) {
 /** @param {Page} page @param {string} address */
 const goes = (page, address) => page.goto(`${serving.origin}${address}`);
 
-/** Chooses from the list that a button opens. @param {Page} page @param {string} button @param {string | RegExp} item */
+/**
+ * Chooses from the list that a button opens.
+ * @param {Page} page
+ * @param {string} button
+ * @param {string | RegExp} item
+ */
 async function chooses(page, button, item) {
   await page.getByRole("button", { name: button, exact: true }).click();
   await page.getByRole("menuitem", { name: item }).click();
 }
 
-/** Submits the open dialog, and waits until it has closed. @param {Page} page @param {string} button */
+/**
+ * Submits the open dialog, and waits until it has closed.
+ * @param {Page} page
+ * @param {string} button
+ */
 async function submits(page, button) {
   const dialog = page.getByRole("dialog");
   await dialog.getByRole("button", { name: button, exact: true }).click();
@@ -244,4 +253,22 @@ inPage("a VM is unregistered, and registered again from its datastore", async (p
   await submits(page, "Register");
   await goes(page, "/vms/gone");
   await page.getByRole("heading", { name: "gone" }).waitFor();
+});
+
+inPage("a VM says who could read what it has", async (page) => {
+  for (const [name, role, vm] of [
+    ["grace", "administrator", "alpha"],
+    ["hedy", "operator", "alpha"],
+  ]) {
+    await serving.asks("POST", "/v1/users", { name, password: "correct horse battery" });
+    await serving.asks("POST", "/v1/grants", { user: name, role, scope: { type: "vm", vm } });
+  }
+  await goes(page, "/vms/alpha");
+  await page.getByRole("link", { name: "Who could read what it has" }).click();
+  await page.getByRole("link", { name: "grace" }).first().waitFor();
+  const readers = page.getByRole("table", { name: "Who could read" });
+  assert.equal(await readers.getByRole("row").count(), 2, "an operator reads no encrypted VM");
+  await goes(page, "/access/review?vm=beta");
+  await page.getByRole("heading", { name: "Who could read what beta has" }).waitFor();
+  await page.getByText("No user, group or token").waitFor();
 });

@@ -145,8 +145,9 @@ struct RuleArguments {
     #[arg(long, value_name = "MODE")]
     migration: Option<MigrationMode>,
 
-    /// Whether consoles and screens of its VMs are refused to browsers, where they pass a process
-    /// of the control plane's machine in plain text; the command line reaches them at the host
+    /// Whether consoles and screens of its VMs are refused to browsers, and images from there, where
+    /// they pass a process of the control plane's machine in plain text; the command line reaches
+    /// them at the host
     #[arg(long)]
     deny_browser_console: bool,
 
@@ -238,7 +239,7 @@ impl Display for PolicyText<'_> {
         writeln!(
             f,
             "browsers    {}",
-            if rules.browser_console_denied { "no consoles and screens" } else { "any" }
+            if rules.browser_console_denied { "no consoles, screens and images" } else { "any" }
         )?;
         writeln!(f, "hosts       {}", if rules.crypto_safe_hosts { "crypto-safe" } else { "any" })?;
         write!(f, "VMs         {vms}")?;

@@ -111,7 +111,8 @@ fn a_vm_on_another_machine_is_reached_as_one_on_this_one() {
             script.display()
         ))
         .success();
-    let not_whole = "the image for disk disk0 has not come whole";
+    let not_whole = "the image has not come whole";
+    let other = "it is not the image of which a part is here already";
     for (attack, outcome) in [
         ("the certificate is that of the ticket", "True"),
         ("a ticket", "console_log"),
@@ -122,11 +123,14 @@ fn a_vm_on_another_machine_is_reached_as_one_on_this_one() {
         ("no certificate and no protocol", "closed"),
         ("an image for another VM", "no image came with the ticket"),
         ("an image that is larger than the disk", "the image's disk has"),
-        ("data beyond the end", not_whole),
-        ("more data than the disk", "the image's disk has"),
-        ("an image that breaks off", not_whole),
-        ("an image that is not what was sent", not_whole),
+        ("an image larger than any disk", not_whole),
+        ("an answer that is none", not_whole),
+        ("a client that cannot go on", not_whole),
+        ("a reason without end", not_whole),
         ("no image", not_whole),
+        ("a longer image after a loss", other),
+        ("another image after a loss", other),
+        ("a task that nobody brings its image", "cancelled"),
         ("a ticket among silent strangers", "console_log"),
         ("silent strangers", "gone"),
     ] {

@@ -3,7 +3,7 @@ import { EMPTY } from "../screens/create/draft";
 import { createVm } from "../screens/create/creation";
 import { commandLine, curlLine, quoted } from "./action";
 import { power } from "./power";
-import { createSnapshot, limitVm, migrate, revert, rotateKey } from "./vm";
+import { addDisk, createSnapshot, limitVm, migrate, revert, rotateKey } from "./vm";
 
 const vm = { name: "web1" };
 
@@ -24,6 +24,14 @@ describe("a command line", () => {
     );
     expect(commandLine(createSnapshot(vm, { name: "a", memory: true, quiesceS: 30 }))).toBe(
       "strongroom vm snapshot create web1 a --memory --quiesce-within 30s",
+    );
+    const others = { name: "a", memory: false, quiesceS: undefined, with: [{ name: "db1" }] };
+    expect(commandLine(createSnapshot(vm, others))).toBe(
+      "strongroom vm snapshot create web1 a --with db1",
+    );
+    expect(createSnapshot(vm, others).request.body).toEqual({ name: "a", with: ["db1"] });
+    expect(commandLine(addDisk(vm, { size: 2 ** 31, isSwap: true, integrity: false }))).toBe(
+      "strongroom vm disk add web1 --size 2G --swap",
     );
     expect(commandLine(rotateKey(vm, { provider: "hsm", data: true }))).toBe(
       "strongroom vm key rotate web1 --key-provider hsm --data",

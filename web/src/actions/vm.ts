@@ -11,14 +11,28 @@ export interface NewSnapshot {
   name: string;
   memory: boolean;
   quiesceS: number | undefined;
+  /** Others that get it at the same instant. */
+  with?: readonly Named[];
 }
 
-export function createSnapshot(vm: Named, { name, memory, quiesceS }: NewSnapshot): Action {
+export function createSnapshot(
+  vm: Named,
+  { name, memory, quiesceS, with: others = [] }: NewSnapshot,
+): Action {
+  const names = others.map((each) => each.name);
   const quiesce = quiesceS === undefined ? {} : { quiesce_within_s: quiesceS };
   return action(
-    `Snapshot ${name} of ${vm.name}`,
+    `Snapshot ${name} of ${[vm.name, ...names].join(", ")}`,
     "vm_snapshot_create",
-    { path: { vm: vm.name }, body: { name, ...(memory ? { memory } : {}), ...quiesce } },
+    {
+      path: { vm: vm.name },
+      body: {
+        name,
+        ...(memory ? { memory } : {}),
+        ...quiesce,
+        ...(names.length === 0 ? {} : { with: names }),
+      },
+    },
     [
       "vm",
       "snapshot",
@@ -27,6 +41,7 @@ export function createSnapshot(vm: Named, { name, memory, quiesceS }: NewSnapsho
       name,
       memory && "--memory",
       ...(quiesceS === undefined ? [] : ["--quiesce-within", `${quiesceS}s`]),
+      ...names.flatMap((each) => ["--with", each]),
     ],
   );
 }
@@ -168,9 +183,15 @@ export interface Moving {
   host: string | undefined;
   datastore: string | undefined;
   pauseMs: number | undefined;
+  /** Bytes of memory a second at most. */
+  bandwidth?: number | undefined;
+  channels?: number | undefined;
 }
 
-export function migrate(vm: Named, { host, datastore, pauseMs }: Moving): Action {
+export function migrate(
+  vm: Named,
+  { host, datastore, pauseMs, bandwidth, channels }: Moving,
+): Action {
   return action(
     host === undefined ? `Move ${vm.name} to another host` : `Move ${vm.name} to ${host}`,
     "vm_move_host",
@@ -180,6 +201,8 @@ export function migrate(vm: Named, { host, datastore, pauseMs }: Moving): Action
         ...(host === undefined ? {} : { host }),
         ...(datastore === undefined ? {} : { datastore }),
         ...(pauseMs === undefined ? {} : { pause_ms: pauseMs }),
+        ...(bandwidth === undefined ? {} : { bytes_per_second: bandwidth }),
+        ...(channels === undefined ? {} : { channels }),
       },
     },
     [
@@ -187,6 +210,8 @@ export function migrate(vm: Named, { host, datastore, pauseMs }: Moving): Action
       ...(host === undefined ? [] : ["--to", host]),
       ...(datastore === undefined ? [] : ["--datastore", datastore]),
       ...(pauseMs === undefined ? [] : ["--pause-ms", String(pauseMs)]),
+      ...(bandwidth === undefined ? [] : ["--bandwidth", commandSize(bandwidth)]),
+      ...(channels === undefined ? [] : ["--channels", String(channels)]),
     ],
   );
 }
@@ -320,12 +345,29 @@ export function limitDisk(vm: Named, disk: string, limits: Limits): Action {
   );
 }
 
-export function addDisk(vm: Named, size: number, integrity: boolean): Action {
+export interface NewDisk {
+  size: number;
+  isSwap: boolean;
+  integrity: boolean;
+}
+
+export function addDisk(vm: Named, { size, isSwap, integrity }: NewDisk): Action {
   return action(
     `Add a disk to ${vm.name}`,
     "vm_add_disk",
-    { path: { vm: vm.name }, body: { size_bytes: size, ...(integrity ? { integrity } : {}) } },
-    ["vm", "disk", "add", vm.name, "--size", commandSize(size), integrity && "--integrity"],
+    {
+      path: { vm: vm.name },
+      body: {
+        size_bytes: size,
+        ...(isSwap ? { kind: "swap" as const } : {}),
+        ...(integrity ? { integrity } : {}),
+      },
+    },
+    [
+      ...["vm", "disk", "add", vm.name, "--size", commandSize(size)],
+      isSwap && "--swap",
+      integrity && "--integrity",
+    ],
   );
 }
 

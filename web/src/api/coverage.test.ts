@@ -16,7 +16,6 @@ const WITHOUT_A_SCREEN: Readonly<Record<string, string>> = {
   readyz: "for machines that watch the server",
   recipient_show: "recipient_list answers with the same of each",
   sign_in: "it answers with a token; page_sign_in sets a cookie",
-  vm_import_disk: "the image is a file of the command line's machine, which it sends to the host",
   vm_snapshot_list: "vm_show answers with the snapshots",
   volume_limits: "for programs that read maps",
   volume_read: "maps of what has changed are for programs that back volumes up",

@@ -29,7 +29,7 @@ export function readFirst(message: unknown): Welcome | Problem {
     return unclear;
   }
   const welcome = field(value, "welcome");
-  if (welcome === "vnc") return { writer: true };
+  if (welcome === "vnc" || welcome === "upload") return { writer: true };
   const writer = field(field(welcome, "console"), "writer");
   if (typeof writer === "boolean") return { writer };
   const said = text(field(field(value, "error"), "message"));

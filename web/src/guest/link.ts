@@ -2,8 +2,9 @@ import { call } from "../api/call";
 import { asProblem, Problem } from "../api/problem";
 import type { RequestOf } from "../api/types";
 import { Store } from "../lib/store";
-import { readFirst, type Welcome } from "./first";
+import type { Welcome } from "./first";
 import { pauseBefore, STEADY_MS } from "./retry";
+import { openSocket } from "./socket";
 
 export type Use = NonNullable<RequestOf<"vm_ticket">["body"]>;
 
@@ -22,13 +23,6 @@ export interface Taker {
   opened: (socket: WebSocket, welcome: Welcome) => void;
   ended: () => void;
 }
-
-/** The protocol of the page's WebSocket; the ticket is named beside it, in no address. */
-const PROTOCOL = "strongroom-guest";
-const TICKET = "strongroom-ticket.";
-/** Longer than a ticket is good for, or a host may take for its welcome. */
-const OPENS_WITHIN_MS = 45_000;
-const ENDED = 1000;
 
 /** Refusals that the next try would meet as well. */
 const FINAL: ReadonlySet<Problem["code"]> = new Set([
@@ -89,43 +83,24 @@ export class GuestLink {
     }
   }
 
-  #open(ticket: string, turn: AbortController): void {
-    const { signal } = turn;
-    const socket = new WebSocket(`wss://${location.host}/relay`, [PROTOCOL, `${TICKET}${ticket}`]);
-    socket.binaryType = "arraybuffer";
+  #open(ticket: string, { signal }: AbortController): void {
     let openedMs: number | undefined;
-    let refusal: Problem | undefined;
-    const timer = setTimeout(() => socket.close(), OPENS_WITHIN_MS);
     signal.addEventListener("abort", () => {
-      clearTimeout(timer);
-      socket.close();
       if (openedMs !== undefined) this.#taker.ended();
     });
-    socket.addEventListener(
-      "message",
-      ({ data }: MessageEvent<unknown>) => {
-        clearTimeout(timer);
-        if (signal.aborted) return;
-        const first = readFirst(data);
-        if (first instanceof Problem) {
-          refusal = first;
-          socket.close();
-          return;
-        }
+    openSocket(ticket, signal, {
+      opened: (socket, welcome) => {
         openedMs = performance.now();
-        this.#taker.opened(socket, first);
-        this.state.become({ is: "open", writer: first.writer });
+        this.#taker.opened(socket, welcome);
+        this.state.become({ is: "open", writer: welcome.writer });
       },
-      { once: true },
-    );
-    socket.addEventListener("close", ({ code }) => {
-      clearTimeout(timer);
-      if (signal.aborted) return;
-      if (openedMs !== undefined) {
-        this.#taker.ended();
-        if (performance.now() - openedMs >= STEADY_MS) this.#tries = 0;
-      }
-      this.#lost(refusal ?? whyItEnded(code, openedMs !== undefined));
+      closed: (problem) => {
+        if (openedMs !== undefined) {
+          this.#taker.ended();
+          if (performance.now() - openedMs >= STEADY_MS) this.#tries = 0;
+        }
+        this.#lost(problem);
+      },
     });
   }
 
@@ -143,14 +118,4 @@ export class GuestLink {
     turn.signal.addEventListener("abort", () => clearTimeout(timer));
     this.state.become({ is: "lost", problem, untilMs: Date.now() + pauseMs });
   }
-}
-
-function whyItEnded(code: number, wasOpen: boolean): Problem {
-  if (!wasOpen) {
-    // A browser hides the status of a refusal; the next ticket says what is in the way.
-    return new Problem("unreachable", "the control plane does not open the connection");
-  }
-  return code === ENDED
-    ? new Problem("unavailable", "the guest's side has ended the connection")
-    : new Problem("unreachable", "the connection is lost");
 }

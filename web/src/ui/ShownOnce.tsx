@@ -24,7 +24,7 @@ export function ShownOnce({ title, label, secret, file, children, onClose }: Pro
   return (
     <Dialog title={title} onClose={onClose} size="wide" mustAnswer>
       <Note tone="warning" title="It is shown once">
-        Neither this page nor the control plane can show it again. Whoever has it can use it.
+        Neither this page nor the control plane can show it again. Anyone who has it can use it.
       </Note>
       <div className="secret">
         <CodeLine label={label} text={secret} />

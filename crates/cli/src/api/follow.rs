@@ -1,5 +1,8 @@
 //! Waits for a task, with its progress on stderr.
 
+use std::thread;
+use std::time::Duration;
+
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
@@ -13,6 +16,8 @@ use crate::progress::Meter;
 
 /// How long the control plane delays a response until there is news, in seconds.
 const WAIT_S: u32 = 1;
+/// How often an image of which a part is there is brought again.
+const BRINGS_EVERY: Duration = Duration::from_secs(2);
 
 /// Sends the image of a disk, and returns the state of the task that waits for it.
 pub type Bring<'bring> = dyn FnMut(&Name) -> Result<Task, CliError> + 'bring;
@@ -35,8 +40,9 @@ pub fn follow(api: &Api, output: &Output, verb: &'static str, task: Task) -> Res
 }
 
 /// As [`follow`], for a task that waits for images. `bring` sends the image of a disk, and returns
-/// the task's state; if it fails, the task is cancelled. A signal also cancels the task, and this
-/// waits until it has ended.
+/// the task's state; if it fails, the task is cancelled, unless a part of the image is there
+/// already: then it is brought again for as long as the task waits. A signal also cancels the task,
+/// and this waits until it has ended.
 pub fn follow_with_images(
     api: &Api,
     output: &Output,
@@ -60,6 +66,11 @@ pub fn follow_with_images(
                 Ok(gone_on) => {
                     (task, meter) = (gone_on, None);
                     continue;
+                }
+                // Its connection was lost, and so is the way to a new one.
+                Err(error) if task.note.is_some() && !matches!(error, CliError::Usage(_)) => {
+                    output.remark(&format!("the image is not brought again yet: {error}"));
+                    thread::sleep(BRINGS_EVERY);
                 }
                 Err(error) => {
                     (cancels, not_brought) = (true, Some(error));

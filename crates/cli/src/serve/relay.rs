@@ -32,6 +32,8 @@ pub const RELAY_COMMAND: &str = "memory-relay";
 /// Only the lab's examples are built so that they encrypt nothing.
 const _: () =
     assert!(!strongroom_migrate::record::IS_NULL, "the program is not built with STRONGROOM_NULL_CIPHER");
+/// How much a source yields its processor to guests.
+const NICER_THAN_GUESTS: i32 = 5;
 /// The directory of used grants, in hostd's home.
 const USED: &str = "migrations";
 
@@ -57,6 +59,10 @@ impl RelayArguments {
         let Ok((birth, files)) = wire.receive::<RelayBirth>() else { return Err(not_born()) };
         let file = files.into_iter().next().ok_or_else(not_born)?;
         let is_source = matches!(birth.end, RelayEnd::Source { .. });
+        if is_source {
+            // The guest works on while its memory passes. In its stop the processors are free.
+            let _ = rustix::process::nice(NICER_THAN_GUESTS);
+        }
         let begun = self.begin(birth, file).and_then(|migration| {
             // QEMU is told to send once the target has admitted this host.
             match is_source && !migration.is_established() {

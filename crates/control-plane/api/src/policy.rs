@@ -85,8 +85,9 @@ pub struct PolicyRules {
     /// `required`, which also holds for every VM that is encrypted, or was, whatever is here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<MigrationMode>,
-    /// Whether consoles and screens of its VMs are refused to browsers: what passes there is plain
-    /// text in a process of the control plane's machine. Programs reach them at the VM's host.
+    /// Whether consoles and screens of its VMs are refused to browsers, and images from there: what
+    /// passes is plain text in a process of the control plane's machine. Programs reach them at the
+    /// VM's host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub browser_console_denied: bool,
     /// Whether its VMs run only on hosts where no secret can reach a disk.

@@ -180,8 +180,8 @@ pub enum Brought {
     /// As an open file.
     #[default]
     File,
-    /// As frames, over a socket.
-    Frames,
+    /// By a client, which is asked for it over a socket.
+    Client,
 }
 
 /// The task of a job's hand.
@@ -190,7 +190,8 @@ pub enum HandTask {
     /// Gives a VM's directory its name once the job reports that it is complete. The VM's lock
     /// comes with the packet.
     Name(Box<VmSpec>),
-    /// Has qemu-img copy between the image that comes with the packet and a disk of this size.
+    /// Has qemu-img copy between an image and a disk of this size. The image comes with the packet;
+    /// if none does, the job serves it.
     Convert {
         /// The image's format.
         format: ImageFormat,
@@ -290,6 +291,8 @@ pub enum JobRequest {
     /// Abandon the job in a state in which the VM can be started. The job is answered as failed,
     /// unless it was done.
     WindUp {},
+    /// The client with the image of an import has come back. Its socket comes with the packet.
+    Client {},
 }
 
 /// A request of hostd to a supervisor that runs a VM.
@@ -625,6 +628,8 @@ pub enum Report {
     },
     /// The progress of a job, a suspension or a dump.
     Progress(Progress),
+    /// The client whose image a job reads is away.
+    ClientIsAway,
     /// A job is done. Lists the volumes that it made.
     Done(Vec<VolumeFacts>),
     /// A configuration was judged. Lists the objections to it.

@@ -4,6 +4,7 @@
 //! refused. Sending never blocks: a peer that does not read is stuck, and its connection is closed.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -88,6 +89,15 @@ impl Wire {
     /// socket.
     pub fn adopt(socket: OwnedFd) -> Option<Self> {
         PacketSocket::adopt(socket).map(Self)
+    }
+
+    /// The same end once more.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let socket = self.0.as_fd().try_clone_to_owned()?;
+        PacketSocket::adopt(socket).map(Self).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
     /// Sends a message with files.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod attacks;
+mod client_images;
 mod clusters;
 mod console_log;
 mod live_moves;
@@ -65,6 +66,9 @@ fn main() -> ExitCode {
         trial("a_tpm_is_where_its_guest_is_whoever_is_killed", live_moves::tpm::few_are_killed),
         long_trial("a_tpm_is_where_its_guest_is_whoever_is_killed_when", live_moves::tpm::all_are_killed),
         trial("a_cancelled_move_of_a_running_vm_leaves_it_where_it_was", live_moves::cancelled),
+        trial("an_image_that_a_client_has_fills_a_disk_in_each_format", client_images::formats),
+        trial("a_client_that_comes_back_goes_on_with_its_image", client_images::comes_back),
+        trial("a_client_that_stays_away_is_not_waited_for_after_a_cancellation", client_images::cancelled),
         trial("what_a_guest_said_is_kept_sealed", console_log::kept),
         trial("orders_of_a_former_control_plane_are_refused_also_after_a_kill", attacks::former_term),
         trial("a_configuration_that_says_clear_makes_nothing_clear", attacks::clear_configuration),

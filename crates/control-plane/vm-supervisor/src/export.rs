@@ -95,12 +95,14 @@ impl ExportedDisk {
         match converter {
             None => export_file(&*self.stage, file, &mut Progress { stop: stop.flag, report })
                 .map_err(|error| self.failed(error)),
-            Some(converter) => converter.copy(Arc::clone(&self.stage), stop, report).map_err(|problem| {
-                match problem.code == ImageError::NoSpace.code() {
-                    true => no_space(),
-                    false => problem,
-                }
-            }),
+            Some(converter) => {
+                converter.copy(None, Arc::clone(&self.stage), stop, report).map_err(|problem| {
+                    match problem.code == ImageError::NoSpace.code() {
+                        true => no_space(),
+                        false => problem,
+                    }
+                })
+            }
         }
     }
 

@@ -11,7 +11,8 @@
 //! ```
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::iter;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,7 @@ use strongroom_types::VolumeSize;
 
 use crate::SupervisorError;
 use crate::clusters::Clusters;
-use crate::job::{image_problem, said_format};
+use crate::job::{IMAGE, image_problem, said_format};
 use crate::starter::start_this_program;
 
 /// Timeout for the rename, and for the preparation of a copy, on a busy host.
@@ -52,7 +53,8 @@ struct Answered {
 
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    /// The copy is ready. The socket on which to serve the disk comes with the packet.
+    /// The copy is ready. The socket on which to serve the disk comes with the packet, and after it
+    /// the one for the image, if that is not the hand's.
     Listens,
     Copied {
         bytes: u64,
@@ -61,12 +63,17 @@ enum Answer {
     Failed(Problem),
 }
 
-fn start(home: &Path, clusters: &Clusters, task: HandTask, file: impl AsFd) -> Result<Wire, Problem> {
+fn start(
+    home: &Path,
+    clusters: &Clusters,
+    task: HandTask,
+    file: Option<BorrowedFd<'_>>,
+) -> Result<Wire, Problem> {
     let nothing = Path::new("").to_owned();
     let task = Task::Hand(task);
     let (home, run, qemu) = (home.to_owned(), nothing.clone(), nothing);
     let birth = Birth { home, run, qemu, grants: Vec::new(), clusters: clusters.clone(), task };
-    start_this_program(&birth, &[file.as_fd()]).map_err(Problem::system)
+    start_this_program(&birth, file.as_slice()).map_err(Problem::system)
 }
 
 fn away(error: WireError) -> Problem {
@@ -82,7 +89,7 @@ impl NameGiver {
     /// # Errors
     /// If it cannot be started.
     pub fn start(home: &Path, clusters: &Clusters, spec: &VmSpec, lock: &VmLock) -> Result<Self, Problem> {
-        start(home, clusters, HandTask::Name(Box::new(spec.clone())), lock).map(Self)
+        start(home, clusters, HandTask::Name(Box::new(spec.clone())), Some(lock.as_fd())).map(Self)
     }
 
     /// Gives the complete directory its name, durably.
@@ -103,16 +110,18 @@ impl NameGiver {
 pub struct Converter {
     wire: Wire,
     listener: OwnedFd,
+    image_listener: Option<OwnedFd>,
 }
 
 impl Converter {
-    /// Starts the process, unless the job can copy this format itself.
+    /// Starts the process, unless the job can copy this format itself. Without an `image` the job
+    /// serves it.
     ///
     /// # Errors
     /// If the process, or a sandbox for qemu-img, cannot be started.
     pub fn for_image(
         home: &Path,
-        image: &File,
+        image: Option<&File>,
         format: ImageFormat,
         size_bytes: VolumeSize,
         way: Way,
@@ -120,33 +129,44 @@ impl Converter {
         if format == ImageFormat::Raw {
             return Ok(None);
         }
-        let wire = start(home, &Clusters::new(), HandTask::Convert { format, size_bytes, way }, image)?;
+        let task = HandTask::Convert { format, size_bytes, way };
+        let wire = start(home, &Clusters::new(), task, image.map(File::as_fd))?;
         let (Answered { answer }, files) = wire.receive_within(ANSWERS_WITHIN).map_err(away)?;
-        match (answer, files.into_iter().next()) {
-            (Answer::Listens, Some(listener)) => Ok(Some(Self { wire, listener })),
-            (Answer::Failed(problem), _) => Err(problem),
+        let mut files = files.into_iter();
+        match (answer, files.next(), files.next()) {
+            (Answer::Listens, Some(listener), image_listener)
+                if image_listener.is_none() == image.is_some() =>
+            {
+                Ok(Some(Self { wire, listener, image_listener }))
+            }
+            (Answer::Failed(problem), _, _) => Err(problem),
             _ => Err(unexpected()),
         }
     }
 
-    /// Serves the disk to qemu-img until the copy is complete and durable. `report` receives the
-    /// bytes copied so far.
+    /// Serves the disk to qemu-img until the copy is complete and durable, and an image that is no
+    /// file. `report` receives the bytes copied so far.
     ///
     /// # Errors
     /// [`ImageError::Interrupted`], and any error of the image or the disk.
     pub fn copy(
         self,
+        image: Option<Arc<dyn Disk<Plain>>>,
         disk: Arc<dyn Disk<Plain>>,
         stop: Stop<'_>,
         report: &mut dyn FnMut(u64),
     ) -> Result<(), Problem> {
-        let Self { wire, listener } = self;
+        let Self { wire, listener, image_listener } = self;
+        let image = image_listener.zip(image).map(|(listener, image)| ServedDisk::start(listener, image));
+        let image = image.transpose().map_err(image_problem)?;
         let served = ServedDisk::start(listener, disk).map_err(image_problem)?;
         let copied = hear(&wire, stop, report);
         // Ends qemu-img, if it is still running.
         drop(wire);
         // Also after a failure: the disk must be closed before the volume can be deleted.
         let stopped = served.stop().map_err(image_problem);
+        // It was only read.
+        drop(image.map(ServedDisk::stop));
         copied?;
         stopped
     }
@@ -199,9 +219,7 @@ pub fn serve(task: HandTask, files: Vec<OwnedFd>, wire: Wire) -> Result<(), Supe
             named.map_err(Problem::from)
         }
         HandTask::Convert { format, size_bytes, way } => {
-            let without = || Problem::new("no_file", "no image came");
-            let image = file.ok_or_else(without).map(File::from);
-            image.and_then(|image| convert(&image, format, size_bytes, way, &wire))
+            convert(file.map(File::from).as_ref(), format, size_bytes, way, &wire)
         }
     };
     let answer = done.map_or_else(Answer::Failed, |()| Answer::Done);
@@ -212,7 +230,7 @@ pub fn serve(task: HandTask, files: Vec<OwnedFd>, wire: Wire) -> Result<(), Supe
 }
 
 fn convert(
-    image: &File,
+    image: Option<&File>,
     format: ImageFormat,
     size_bytes: VolumeSize,
     way: Way,
@@ -221,12 +239,16 @@ fn convert(
     let Some(format) = said_format(format).filter(|format| *format != Format::Raw) else {
         return Err(Problem::new("internal", "qemu-img is not needed, or the format is not said"));
     };
-    let conversion = match way {
-        Way::Import => Conversion::of_image(format, image, Path::new("the image"), size_bytes.bytes()),
-        Way::Export => Conversion::into_image(format, image, size_bytes.bytes()),
+    let name = Path::new(IMAGE);
+    let conversion = match (way, image) {
+        (Way::Import, Some(image)) => Conversion::of_image(format, image, name, size_bytes.bytes()),
+        (Way::Import, None) => Conversion::of_remote_image(format, name, size_bytes.bytes()),
+        (Way::Export, Some(image)) => Conversion::into_image(format, image, size_bytes.bytes()),
+        (Way::Export, None) => return Err(Problem::new("no_file", "no file came to be written")),
     };
     let conversion = conversion.map_err(image_problem)?;
-    wire.send(&Answered { answer: Answer::Listens }, &[conversion.listener()]).map_err(away)?;
+    let listeners: Vec<_> = iter::once(conversion.listener()).chain(conversion.image_listener()).collect();
+    wire.send(&Answered { answer: Answer::Listens }, &listeners).map_err(away)?;
     let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(Problem::system)?;
     let gone = Arc::new(AtomicBool::new(false));
     let (theirs, flag, job) =

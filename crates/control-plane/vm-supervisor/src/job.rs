@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,16 +27,14 @@ use strongroom_host::vm_lock::VmLock;
 use strongroom_host::volume_facts::{facts, facts_in};
 use strongroom_host::wire::Wire;
 use strongroom_hypervisor::firmware::Ovmf;
-use strongroom_images::{Format, FormatChoice, ImageError, ImageSource, Stop};
-use strongroom_io::IoError;
+use strongroom_images::{Format, FormatChoice, ImageError, ImageSource, RemoteImage, Stop};
 use strongroom_keys::{Kek, KeyError, ProviderKey};
-use strongroom_streams::{FrameError, FrameReader, Pace};
-use strongroom_types::{VolumeSize, display_bytes};
-use strongroom_worker::streamed::{ArrivalError, import_stream};
-use strongroom_worker::{Progress as Transferred, TransferError, assemble_destaged};
+use strongroom_types::VolumeSize;
+use strongroom_worker::assemble_destaged;
 
 use crate::attestation::{is_tag, tag};
 use crate::check::DiskCheck;
+use crate::client_image::ClientImage;
 use crate::clusters::Clusters;
 use crate::dump::GivenDump;
 use crate::export::ExportedDisk;
@@ -53,8 +50,8 @@ use crate::{another_host, console_log, disks, dump, export, own_volume, vtpm, wa
 
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// The least speed of a client that sends an image, and with it takes the place of an operation.
-const IMAGE_PACE: Pace = Pace { least_bytes: 64 << 10, window: Duration::from_secs(60) };
+/// What an image is called, whose name is not known here.
+pub(super) const IMAGE: &str = "the image";
 /// The suffix of the name of a volume that is being filled.
 const IMPORTING: &str = ".importing";
 
@@ -115,8 +112,8 @@ pub fn run(
         Task::Import { spec, disk, format, brought: Brought::File } => {
             job.import(spec, disk, |job, wanted| job.image(*format, wanted))
         }
-        Task::Import { spec, disk, format, brought: Brought::Frames } => {
-            job.import(spec, disk, |job, wanted| job.frames(*format, spec, wanted))
+        Task::Import { spec, disk, format, brought: Brought::Client } => {
+            job.import(spec, disk, |job, wanted| job.image_of_client(*format, wanted))
         }
         Task::Rekey(spec) => job.move_to_other_key(spec),
         Task::Reencrypt(spec) => job.reencrypt(spec),
@@ -244,27 +241,26 @@ impl Job<'_> {
         let image = self.files.pop().ok_or_else(|| Problem::new("no_file", "no image came"))?;
         let image = File::from(image);
         let handed = image.try_clone().map_err(Problem::system)?;
-        let image = examine(image, format)?;
-        if image.size() > wanted.size_bytes {
-            return Err(too_large(image.size().bytes(), wanted));
-        }
-        let format = image_format(image.format());
-        let converter = Converter::for_image(self.home, &handed, format, wanted.size_bytes, Way::Import)?;
-        Ok(Content::Image { image, converter })
+        let image = ImageSource::examine(image, Path::new(IMAGE), choice(format)).map_err(image_problem)?;
+        let format = fitting(&image, wanted)?;
+        let converter =
+            Converter::for_image(self.home, Some(&handed), format, wanted.size_bytes, Way::Import)?;
+        Ok(Content { image, converter, client: None })
     }
 
-    /// The image that comes as frames. Nothing of it is read by a process with rights.
-    fn frames(&mut self, format: ImageFormat, spec: &VmSpec, wanted: &Disk) -> Result<Content, Problem> {
-        if format != ImageFormat::Raw {
-            return Err(Problem::new("bad_request", "an image that comes without a file is raw"));
-        }
-        confine(self.home, spec.directories())?;
-        let client = UnixStream::from(only_socket(std::mem::take(&mut self.files))?);
-        let prepared =
-            client.set_nonblocking(false).and_then(|()| client.set_read_timeout(Some(IMAGE_PACE.window)));
-        prepared.map_err(Problem::system)?;
-        let frames = FrameReader::begin(client, wanted.size_bytes.bytes(), IMAGE_PACE);
-        frames.map(Content::Frames).map_err(|error| not_arrived(error, wanted))
+    /// The image that a client has.
+    fn image_of_client(&mut self, format: ImageFormat, wanted: &Disk) -> Result<Content, Problem> {
+        let client = only_socket(std::mem::take(&mut self.files))?;
+        let client = Arc::new(ClientImage::begin(client, self.wire)?);
+        let image = Arc::clone(&client) as Arc<dyn RemoteImage>;
+        let examined = ImageSource::examine_remote(image, Path::new(IMAGE), choice(format));
+        let judged = examined.map_err(image_problem).and_then(|image| Ok((fitting(&image, wanted)?, image)));
+        let (format, image) = match (judged, client.lost()) {
+            (Err(_), Some(lost)) => return Err(lost),
+            (judged, _) => judged?,
+        };
+        let converter = Converter::for_image(self.home, None, format, wanted.size_bytes, Way::Import)?;
+        Ok(Content { image, converter, client: Some(client) })
     }
 
     /// Fills a disk with an image. The new volume is filled under a temporary name, so that the old
@@ -280,9 +276,7 @@ impl Job<'_> {
         let mut wanted = fillable(spec, disk).ok_or_else(no_disk)?;
         let content = content(&mut self, &wanted)?;
         let Self { home, grants, wire, .. } = self;
-        if let Content::Image { .. } = &content {
-            confine(home, spec.directories())?;
-        }
+        confine(home, spec.directories())?;
         VmRecord::read_of(&spec.directory(), spec.id)?.snapshots.check_unneeded(disk)?;
         let place = spec.volume_path(disk);
         let staged = staged_path(&place);
@@ -438,7 +432,7 @@ impl Job<'_> {
             return Ok(Vec::new());
         };
         let size_bytes = export::data_disk(spec, disk)?.size_bytes;
-        let converter = Converter::for_image(home, &file, format, size_bytes, Way::Export)?;
+        let converter = Converter::for_image(home, Some(&file), format, size_bytes, Way::Export)?;
         // A raw image is written with direct I/O, for which the file is opened once more.
         let image = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         confine(home, spec.directories().into_iter().chain([image]).collect())?;
@@ -662,7 +656,7 @@ impl Makers {
         let disk = assemble_destaged(volume).map_err(|error| Problem::new("import", error.to_string()))?;
         let (flag, wake) =
             (AtomicBool::new(false), eventfd(0, EventfdFlags::CLOEXEC).map_err(Problem::system)?);
-        let (total, mut told) = (content.size_bytes(), None::<Instant>);
+        let (total, mut told) = (content.image.size().bytes(), None::<Instant>);
         let mut report = |done| {
             if told.is_some_and(|told| told.elapsed() < TELLS_EVERY) {
                 return;
@@ -676,61 +670,37 @@ impl Makers {
             }
         };
         let stop = Stop { flag: &flag, wake: wake.as_fd() };
-        match content {
-            Content::Image { converter: Some(converter), .. } => converter.copy(disk, stop, &mut report),
-            Content::Image { image, converter: None } => {
-                image.copy_into(disk, stop, &mut report).map_err(image_problem)
+        let Content { image, converter, client } = content;
+        let copied = match converter {
+            Some(converter) => {
+                let image = client.clone().map(|client| client as _);
+                converter.copy(image, disk, stop, &mut report)
             }
-            Content::Frames(mut frames) => {
-                let mut progress = Transferred { stop: stop.flag, report: &mut report };
-                import_stream(&mut frames, &*disk, &mut progress).map_err(|error| match error {
-                    ArrivalError::Stream(error) => not_arrived(error, wanted),
-                    ArrivalError::Sender(reason) => Problem::new("image_incomplete", reason),
-                    ArrivalError::Transfer(TransferError::Volume(IoError::NoSpace)) => {
-                        image_problem(ImageError::NoSpace)
-                    }
-                    ArrivalError::Transfer(error) => image_problem(ImageError::Disk(error)),
-                })
-            }
-        }
+            None => image.copy_into(disk, stop, &mut report).map_err(image_problem),
+        };
+        let Some(client) = client else { return copied };
+        client.end();
+        copied.map_err(|problem| client.lost().unwrap_or(problem))
     }
 }
 
 /// What a disk is filled with.
-enum Content {
-    /// A file, and the process that converts it, unless it is raw.
-    Image { image: ImageSource, converter: Option<Converter> },
-    /// Frames of a client.
-    Frames(FrameReader<UnixStream>),
+struct Content {
+    image: ImageSource,
+    /// The process that converts it, unless it is raw.
+    converter: Option<Converter>,
+    /// The client that has it, unless it is a file.
+    client: Option<Arc<ClientImage>>,
 }
 
-impl Content {
-    fn size_bytes(&self) -> u64 {
-        match self {
-            Self::Image { image, .. } => image.size().bytes(),
-            Self::Frames(frames) => frames.size_bytes(),
-        }
+/// The format of an image whose disk is not larger than the one that it is for.
+fn fitting(image: &ImageSource, disk: &Disk) -> Result<ImageFormat, Problem> {
+    if image.size() <= disk.size_bytes {
+        return Ok(image_format(image.format()));
     }
-}
-
-fn too_large(image_bytes: u64, disk: &Disk) -> Problem {
-    let image = display_bytes(image_bytes);
-    let message = format!("the image's disk has {image}, and disk {} has {}", disk.name, disk.size_bytes);
-    Problem::new("image_too_large", message).with_next_step("make the disk larger")
-}
-
-/// The problem of an image that did not arrive whole.
-fn not_arrived(error: FrameError, disk: &Disk) -> Problem {
-    match error {
-        FrameError::TooLong { stream_bytes, .. } => too_large(stream_bytes, disk),
-        FrameError::BrokeOff(_)
-        | FrameError::Stalled { .. }
-        | FrameError::Malformed(_)
-        | FrameError::Altered => {
-            let message = format!("the image for disk {} has not come whole: {error}", disk.name);
-            Problem::new("image_incomplete", message).with_next_step("send it again")
-        }
-    }
+    let message =
+        format!("the image's disk has {}, and disk {} has {}", image.size(), disk.name, disk.size_bytes);
+    Err(Problem::new("image_too_large", message).with_next_step("make the disk larger"))
 }
 
 /// The initial UEFI variables of a new VM, from the firmware's template.
@@ -744,10 +714,9 @@ fn no_firmware(error: &dyn std::fmt::Display) -> Problem {
     Problem::new("no_firmware", error.to_string())
 }
 
-/// Examines the image: only the findings of a sandboxed qemu-img are trusted.
-fn examine(image: File, format: ImageFormat) -> Result<ImageSource, Problem> {
-    let format = said_format(format).map_or(FormatChoice::Auto, FormatChoice::Said);
-    ImageSource::examine(image, Path::new("the image"), format).map_err(image_problem)
+/// The requested format, for a judge that trusts the findings of a sandboxed qemu-img alone.
+fn choice(format: ImageFormat) -> FormatChoice {
+    said_format(format).map_or(FormatChoice::Auto, FormatChoice::Said)
 }
 
 /// The requested format; `None` if it must be detected.

@@ -18,6 +18,7 @@
 mod another_host;
 pub mod attestation;
 mod check;
+mod client_image;
 mod clusters;
 pub mod console;
 mod console_log;

@@ -4,14 +4,12 @@
 //! it to a supported image. Otherwise a person would be asked for a format, and might copy the
 //! container's own bytes into the disk.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{SeekFrom, seek};
 use strongroom_types::shell_word;
 
-use super::format::read_up_to;
+use super::place::{ImageBytes, read_up_to};
 
 /// A kind of file that holds disks and is not imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,12 +119,12 @@ const CONTAINERS: [Container; 23] = [
 ];
 
 impl Container {
-    /// The kind that `file` is marked as; `None` also if it cannot be read.
-    pub fn of(file: &File) -> Option<Self> {
+    /// The kind that `image` is marked as; `None` also if it cannot be read.
+    pub fn of(image: &dyn ImageBytes) -> Option<Self> {
         let mut start = [0; START_BYTES];
-        let length = read_up_to(file, 0, &mut start).ok()?;
+        let length = read_up_to(image, 0, &mut start).ok()?;
         let start = &start[..length];
-        let trailer = trailer(file).unwrap_or([0; TRAILER_BYTES as usize]);
+        let trailer = trailer(image).unwrap_or([0; TRAILER_BYTES as usize]);
         let is_marked = |container: &&Self| match container.mark {
             Mark::Trailer(mark) => trailer.starts_with(mark),
             Mark::At(at, mark) if at < START_BYTES => {
@@ -134,7 +132,7 @@ impl Container {
             }
             Mark::At(at, mark) => {
                 let mut found = vec![0; mark.len()];
-                read_up_to(file, at as u64, &mut found).is_ok() && found == mark
+                read_up_to(image, at as u64, &mut found).is_ok() && found == mark
             }
         };
         CONTAINERS.iter().find(is_marked).copied()
@@ -160,9 +158,9 @@ impl Container {
     }
 }
 
-fn trailer(file: &File) -> io::Result<[u8; TRAILER_BYTES as usize]> {
-    let end = seek(file, SeekFrom::End(0))?;
+fn trailer(image: &dyn ImageBytes) -> io::Result<[u8; TRAILER_BYTES as usize]> {
+    let end = image.size_bytes()?;
     let mut trailer = [0; TRAILER_BYTES as usize];
-    read_up_to(file, end.saturating_sub(TRAILER_BYTES), &mut trailer)?;
+    read_up_to(image, end.saturating_sub(TRAILER_BYTES), &mut trailer)?;
     Ok(trailer)
 }

@@ -10,9 +10,6 @@
 //! | any other name | as marked | refused | must be said |
 
 use std::fmt;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -20,6 +17,7 @@ use thiserror::Error;
 
 use super::ImageError;
 use super::container::Container;
+use super::place::{ImageBytes, read_up_to};
 
 /// The format of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,14 +87,14 @@ impl fmt::Display for Format {
 }
 
 impl FormatChoice {
-    /// The format of the image `file`, which was opened at `path`.
-    pub fn decide(self, file: &File, path: &Path) -> Result<Format, ImageError> {
+    /// The format of an image, which was opened at `path`.
+    pub fn decide(self, image: &dyn ImageBytes, path: &Path) -> Result<Format, ImageError> {
         let said = match self {
-            Self::Auto => return guess(file, path),
+            Self::Auto => return guess(image, path),
             Self::Said(Format::Raw) => return Ok(Format::Raw),
             Self::Said(format) => format,
         };
-        match Mark::of(file) {
+        match Mark::of(image) {
             Mark::Image(format) if format == said => Ok(said),
             Mark::Image(format) => Err(other_format(path, said, format!("it starts as a {format} image"))),
             Mark::Container(container) => Err(not_imported(path, container)),
@@ -105,7 +103,7 @@ impl FormatChoice {
     }
 }
 
-/// The mark of a file.
+/// The mark of an image.
 enum Mark {
     Image(Format),
     Container(Container),
@@ -113,11 +111,11 @@ enum Mark {
 }
 
 impl Mark {
-    fn of(file: &File) -> Self {
+    fn of(image: &dyn ImageBytes) -> Self {
         let mut start = [0; 32];
-        let length = read_up_to(file, 0, &mut start).unwrap_or(0);
+        let length = read_up_to(image, 0, &mut start).unwrap_or(0);
         // The first version of qcow has the mark of its successors.
-        match (Container::of(file), Format::marked(&start[..length])) {
+        match (Container::of(image), Format::marked(&start[..length])) {
             (Some(container), _) => Self::Container(container),
             (None, Some(format)) => Self::Image(format),
             (None, None) => Self::None,
@@ -125,12 +123,11 @@ impl Mark {
     }
 }
 
-fn guess(file: &File, path: &Path) -> Result<Format, ImageError> {
+fn guess(image: &dyn ImageBytes, path: &Path) -> Result<Format, ImageError> {
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    let device = file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
-    let named_raw = device || matches!(extension.as_str(), "raw" | "img");
+    let named_raw = image.is_device() || matches!(extension.as_str(), "raw" | "img");
     let unknown = |reason| Err(ImageError::UnknownFormat { path: path.to_owned(), reason });
-    match (Mark::of(file), named_raw) {
+    match (Mark::of(image), named_raw) {
         (Mark::None, true) => Ok(Format::Raw),
         (Mark::Container(container), true) if container.is_often_on_disks() => Ok(Format::Raw),
         (Mark::Container(container), true) => {
@@ -153,22 +150,10 @@ fn other_format(path: &Path, format: Format, reason: String) -> ImageError {
     ImageError::OtherFormat { path: path.to_owned(), format, reason }
 }
 
-/// Reads until the buffer is full or the file ends.
-pub(super) fn read_up_to(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut length = 0;
-    while length < buffer.len() {
-        match file.read_at(&mut buffer[length..], offset.saturating_add(length as u64)) {
-            Ok(0) => break,
-            Ok(count) => length += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(length)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     fn decided(choice: FormatChoice, name: &str, content: &[u8]) -> Option<Format> {

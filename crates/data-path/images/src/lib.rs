@@ -3,18 +3,21 @@
 //! Raw images are copied by [`strongroom_worker::transfer`]. Other formats are complex, were not
 //! designed for hostile input, and can name further files to read, so they are left to `qemu-img`,
 //! in a [`sandbox`] that contains only the one image and a socket. Guest data passes through that
-//! socket ([`socket`]) and never through a file of ours.
+//! socket ([`socket`]) and never through a file of ours. An image that is no file here is served to
+//! the sandbox at another socket.
 //!
 //! - [`format`](mod@format): which format an image has, and when it must be given. `container`:
 //!   other files that hold a disk and are not imported, and how to convert them.
 //! - [`references`]: an image's references to other files, read by us before any other program
 //!   opens the image.
+//! - `place`: where an image's bytes are.
 //! - [`source`]: examines an image, and copies its content into a disk. [`qemu_img`]: the commands
 //!   of `qemu-img` that are used, and how its answers are read.
 #![forbid(unsafe_code)]
 
 mod container;
 pub mod format;
+mod place;
 pub mod qemu_img;
 mod references;
 mod sandbox;
@@ -34,6 +37,7 @@ use strongroom_worker::TransferError;
 use thiserror::Error;
 
 pub use format::{Format, FormatChoice};
+pub use place::{ImageBytes, RemoteImage};
 pub use socket::ServedDisk;
 pub use source::ImageSource;
 

@@ -10,13 +10,12 @@ use std::sync::Arc;
 use serde_json::Value;
 use strongroom_io::{Disk, Plain};
 
+use super::place::{FILE, Reached, RemoteImage, with_real_name};
 use super::sandbox::{Finished, Sandbox};
 use super::socket::{PrivateSocket, SOCKET_NAME, ServedDisk};
 use super::{Format, ImageError, Stop};
 
 const QEMU_IMG: &str = "/usr/bin/qemu-img";
-/// The image in the sandbox: the program's stdin.
-const INPUT: &str = "/proc/self/fd/0";
 /// Where the socket's directory is in the sandbox.
 const SOCKET_DIRECTORY: &str = "/socket";
 /// Where the output image is in the sandbox.
@@ -41,25 +40,33 @@ const MESSAGE_CHARACTERS_MAX: usize = 300;
 
 /// The size of the disk that an image holds, in bytes. Refuses an image that is encrypted or not
 /// self-contained.
-pub fn virtual_size_bytes(format: Format, file: &File, path: &Path) -> Result<u64, ImageError> {
+pub(crate) fn virtual_size_bytes(format: Format, image: Reached<'_>, path: &Path) -> Result<u64, ImageError> {
     require_qemu_img()?;
     let mut answer = Vec::new();
     let mut heard =
         |bytes: &[u8]| answer.extend_from_slice(&bytes[..bytes.len().min(INFO_BYTES_MAX - answer.len())]);
-    let program = [QEMU_IMG, "info", "-f", format.name(), "--output=json", INPUT].map(OsStr::new);
-    let finished = Sandbox::new(INFO_CPU_SECONDS).with_input(file)?.run(&program, None, &mut heard)?;
+    let name = image.name();
+    let program = [QEMU_IMG, "info", "-f", format.name(), "--output=json", &name].map(OsStr::new);
+    let sandbox = image.within(Sandbox::new(INFO_CPU_SECONDS))?;
+    let finished = sandbox.run(&program, None, &mut heard)?;
     succeeded(finished, "read", path)?;
     let unclear = |message: String| ImageError::QemuImg { action: "read", path: path.to_owned(), message };
     let answer: Value = serde_json::from_slice(&answer).map_err(|error| unclear(error.to_string()))?;
-    judge(&answer, format, path)?;
+    judge(&answer, format, &name, path)?;
     answer["virtual-size"].as_u64().ok_or_else(|| unclear("it does not tell the disk's size".to_owned()))
 }
 
 /// Refuses an image whose tables contradict each other or point beyond its end. Converting one
 /// would not fail: data beyond the end of a truncated image reads as zeroes.
-pub fn refuse_damaged(format: Format, file: &File, path: &Path, size_bytes: u64) -> Result<(), ImageError> {
-    let program = [QEMU_IMG, "check", "-q", "-f", format.name(), INPUT].map(OsStr::new);
-    let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_input(file)?;
+pub(crate) fn refuse_damaged(
+    format: Format,
+    image: Reached<'_>,
+    path: &Path,
+    size_bytes: u64,
+) -> Result<(), ImageError> {
+    let name = image.name();
+    let program = [QEMU_IMG, "check", "-q", "-f", format.name(), &name].map(OsStr::new);
+    let sandbox = image.within(Sandbox::new(convert_cpu_seconds(size_bytes)))?;
     let finished = sandbox.run(&program, None, &mut |_| {})?;
     match finished.status.code() {
         Some(CHECK_CLEAN | CHECK_LEAKS | CHECK_UNSUPPORTED) => Ok(()),
@@ -68,8 +75,8 @@ pub fn refuse_damaged(format: Format, file: &File, path: &Path, size_bytes: u64)
 }
 
 /// Refuses an image that refers to other files according to `qemu-img`, whatever our own check has
-/// found.
-fn judge(answer: &Value, format: Format, path: &Path) -> Result<(), ImageError> {
+/// found. `name` is what the image is called in the sandbox.
+fn judge(answer: &Value, format: Format, name: &str, path: &Path) -> Result<(), ImageError> {
     let refers = |name: &Value, role| {
         let name = name.as_str().unwrap_or("a name of another form").to_owned();
         Err(ImageError::Refers { path: path.to_owned(), name, role })
@@ -89,7 +96,7 @@ fn judge(answer: &Value, format: Format, path: &Path) -> Result<(), ImageError> 
         return refers(name, "its data file");
     }
     let extents = details["extents"].as_array().map(Vec::as_slice).unwrap_or_default();
-    match extents.iter().find(|extent| extent["filename"] != INPUT) {
+    match extents.iter().find(|extent| extent["filename"] != name) {
         Some(extent) => refers(&extent["filename"], "its extent"),
         None => Ok(()),
     }
@@ -106,6 +113,23 @@ pub fn import(
     report: &mut dyn FnMut(u64),
 ) -> Result<(), ImageError> {
     Conversion::of_image(format, file, path, disk.limits().size_bytes)?.with(disk, stop, report)
+}
+
+/// As [`import`], of an image that is no file here.
+pub(crate) fn import_remote(
+    format: Format,
+    image: Arc<dyn RemoteImage>,
+    path: &Path,
+    disk: Arc<dyn Disk<Plain>>,
+    stop: Stop<'_>,
+    report: &mut dyn FnMut(u64),
+) -> Result<(), ImageError> {
+    let conversion = Conversion::of_remote_image(format, path, disk.limits().size_bytes)?;
+    let served = conversion.image_listener().map(|listener| ServedDisk::on(listener, image)).transpose()?;
+    let converted = conversion.with(disk, stop, report);
+    // It was only read.
+    drop(served.map(ServedDisk::stop));
+    converted
 }
 
 /// Writes a disk to the new, empty file at `path`.
@@ -153,7 +177,7 @@ pub fn convert(
         Written::Format(format) => vec!["-O", format.name()],
         Written::StreamOptimizedVmdk => vec!["-O", Format::Vmdk.name(), "-o", "subformat=streamOptimized"],
     };
-    let verb = [QEMU_IMG, "convert", "-p", "-f", "raw"].into_iter().chain(format).chain([INPUT]);
+    let verb = [QEMU_IMG, "convert", "-p", "-f", "raw"].into_iter().chain(format).chain([FILE]);
     let program: Vec<&OsStr> = verb.map(OsStr::new).chain([inside.as_os_str()]).collect();
     let mut heard = Percentage::new(size_bytes, report).listener();
     succeeded(sandbox.run(&program, Some(stop), &mut heard)?, "write", path)
@@ -173,6 +197,8 @@ pub struct Conversion {
     sandbox: Sandbox,
     program: Vec<OsString>,
     socket: PrivateSocket,
+    /// Where its image is served, if it is no file.
+    image: Option<PrivateSocket>,
     size_bytes: u64,
     action: &'static str,
     path: PathBuf,
@@ -185,11 +211,26 @@ impl Conversion {
     /// # Errors
     /// If the sandbox cannot be set up.
     pub fn of_image(format: Format, file: &File, path: &Path, size_bytes: u64) -> Result<Self, ImageError> {
-        let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_input(file)?;
+        Self::of(format, Reached::File(file), path, size_bytes)
+    }
+
+    /// As [`of_image`](Self::of_image), from an image that is served at
+    /// [`image_listener`](Self::image_listener).
+    ///
+    /// # Errors
+    /// Also if there is no socket for it.
+    pub fn of_remote_image(format: Format, path: &Path, size_bytes: u64) -> Result<Self, ImageError> {
+        let image = PrivateSocket::make(None)?;
+        let conversion = Self::of(format, Reached::Socket(&image), path, size_bytes)?;
+        Ok(Self { image: Some(image), ..conversion })
+    }
+
+    fn of(format: Format, image: Reached<'_>, path: &Path, size_bytes: u64) -> Result<Self, ImageError> {
+        let sandbox = image.within(Sandbox::new(convert_cpu_seconds(size_bytes)))?;
         let from = [QEMU_IMG, "convert", "-p", "-f", format.name(), "-O", "raw"];
         // Send many requests at once and in any order: the server is not a spinning disk.
-        let how = ["-n", "--target-is-zero", "-W", "-m", "16", INPUT, &served_disk()].map(OsString::from);
-        let program = from.into_iter().map(OsString::from).chain(how).collect();
+        let how = ["-n", "--target-is-zero", "-W", "-m", "16", &image.name(), &served_disk()];
+        let program = from.into_iter().chain(how).map(OsString::from).collect();
         Self::new(sandbox, program, size_bytes, "read", path)
     }
 
@@ -201,7 +242,7 @@ impl Conversion {
     pub fn into_image(format: Format, file: &File, size_bytes: u64) -> Result<Self, ImageError> {
         let inside = Path::new(OUTPUT_DIRECTORY).join(format!("disk.{}", format.name()));
         let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes));
-        let sandbox = sandbox.with_input(file)?.with_input_as_output(INPUT, &inside);
+        let sandbox = sandbox.with_input(file)?.with_input_as_output(FILE, &inside);
         let image = Output { name: Path::new("the image"), inside: &inside };
         Self::of_disk(format, image, sandbox, size_bytes)
     }
@@ -229,12 +270,17 @@ impl Conversion {
     ) -> Result<Self, ImageError> {
         let socket = PrivateSocket::make(sandbox.user())?;
         let sandbox = sandbox.with_directory(socket.directory(), Path::new(SOCKET_DIRECTORY));
-        Ok(Self { sandbox, program, socket, size_bytes, action, path: path.to_owned() })
+        Ok(Self { sandbox, program, socket, image: None, size_bytes, action, path: path.to_owned() })
     }
 
     /// The listener at which the disk must be served ([`ServedDisk::start`]).
     pub fn listener(&self) -> BorrowedFd<'_> {
         self.socket.listener()
+    }
+
+    /// The listener at which the image must be served, if it is no file.
+    pub fn image_listener(&self) -> Option<BorrowedFd<'_>> {
+        self.image.as_ref().map(PrivateSocket::listener)
     }
 
     /// Copies, as soon as the disk is served. The disk's content is durable once its server has
@@ -255,9 +301,7 @@ impl Conversion {
         stop: Stop<'_>,
         report: &mut dyn FnMut(u64),
     ) -> Result<(), ImageError> {
-        let listener = self.listener().try_clone_to_owned();
-        let failed = |error| ImageError::Sandbox { action: "serve a disk to qemu-img", error };
-        let served = ServedDisk::start(listener.map_err(failed)?, disk)?;
+        let served = ServedDisk::on(self.listener(), disk)?;
         let converted = self.run(stop, report);
         // Stop it even after a failure: the disk must be released before the volume can be deleted.
         let stopped = served.stop();
@@ -301,7 +345,7 @@ fn succeeded(finished: Finished, action: &'static str, path: &Path) -> Result<()
 /// [`MESSAGE_CHARACTERS_MAX`].
 fn shortened(stderr: &str, path: &Path) -> String {
     let text = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    let text = text.trim_start_matches("qemu-img: ").replace(INPUT, &path.to_string_lossy());
+    let text = with_real_name(text.trim_start_matches("qemu-img: "), &path.to_string_lossy());
     let mut characters = text.chars();
     let mut shown: String = characters.by_ref().take(MESSAGE_CHARACTERS_MAX).collect();
     if characters.next().is_some() {
@@ -358,8 +402,9 @@ mod tests {
 
     #[test]
     fn what_qemu_img_understood_is_judged() {
-        let verdict =
-            |format, answer: Value| judge(&answer, format, Path::new("disk")).map_err(|error| error.code());
+        let verdict = |format, answer: Value| {
+            judge(&answer, format, FILE, Path::new("disk")).map_err(|error| error.code())
+        };
         let plain = json!({ "format": "qcow2", "format-specific": { "data": { "compat": "1.1" } } });
         assert_eq!(verdict(Format::Qcow2, plain.clone()), Ok(()));
         assert_eq!(verdict(Format::Vhdx, plain), Err("image_format"));
@@ -375,7 +420,7 @@ mod tests {
             Err("image_encrypted")
         );
         let vmdk = |name| json!({ "format": "vmdk", "format-specific": { "data": { "extents": [{ "filename": name }] } } });
-        assert_eq!(verdict(Format::Vmdk, vmdk(INPUT)), Ok(()));
+        assert_eq!(verdict(Format::Vmdk, vmdk(FILE)), Ok(()));
         assert_eq!(verdict(Format::Vmdk, vmdk("/etc/shadow")), Err("image_refers_to_other_file"));
     }
 

@@ -5,11 +5,11 @@
 //! contains no such file, and `qemu-img` is asked afterwards which references it found. But this
 //! module checks first, so that the error names the file that the image refers to.
 
-use std::fs::File;
 use std::path::Path;
 
 use super::ImageError;
-use super::format::{Format, read_up_to};
+use super::format::Format;
+use super::place::{ImageBytes, read_up_to};
 
 /// Where a qcow2 header, its extensions and the backing file's name lie: the first cluster, of at
 /// most 2 MiB.
@@ -27,7 +27,7 @@ const VMDK_DESCRIPTOR_BYTES_MAX: usize = 256 << 10;
 const VMDK_SECTOR_BYTES: u64 = 512;
 
 /// Refuses an image that is encrypted or not self-contained according to its header.
-pub fn refuse_references(format: Format, file: &File, path: &Path) -> Result<(), ImageError> {
+pub fn refuse_references(format: Format, image: &dyn ImageBytes, path: &Path) -> Result<(), ImageError> {
     let unreadable = |error: std::io::Error| other_format(format, path, error);
     match format {
         Format::Raw => Ok(()),
@@ -36,10 +36,10 @@ pub fn refuse_references(format: Format, file: &File, path: &Path) -> Result<(),
         Format::Vhdx => Ok(()),
         Format::Qcow2 => {
             let mut header = vec![0; QCOW2_HEADER_BYTES];
-            let length = read_up_to(file, 0, &mut header).map_err(unreadable)?;
+            let length = read_up_to(image, 0, &mut header).map_err(unreadable)?;
             qcow2(&header[..length], path)
         }
-        Format::Vmdk => vmdk(file, path),
+        Format::Vmdk => vmdk(image, path),
     }
 }
 
@@ -91,10 +91,10 @@ fn qcow2(header: &[u8], path: &Path) -> Result<(), ImageError> {
 
 /// A VMDK (VMware, "Virtual Disk Format 5.0"): a text that lists extents, alone or inside of a
 /// sparse extent whose header has little-endian numbers.
-fn vmdk(file: &File, path: &Path) -> Result<(), ImageError> {
+fn vmdk(image: &dyn ImageBytes, path: &Path) -> Result<(), ImageError> {
     let unreadable = |error: std::io::Error| other_format(Format::Vmdk, path, error);
     let mut header = [0; 512];
-    let length = read_up_to(file, 0, &mut header).map_err(unreadable)?;
+    let length = read_up_to(image, 0, &mut header).map_err(unreadable)?;
     let header = &header[..length];
     let long = |at: usize| header.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     let embedded = header.starts_with(b"KDMV");
@@ -107,7 +107,7 @@ fn vmdk(file: &File, path: &Path) -> Result<(), ImageError> {
         (0, u64::MAX, 0)
     };
     let limit = usize::try_from(limit).unwrap_or(usize::MAX).min(text.len());
-    let length = read_up_to(file, offset, &mut text[..limit]).map_err(unreadable)?;
+    let length = read_up_to(image, offset, &mut text[..limit]).map_err(unreadable)?;
     let text = String::from_utf8_lossy(&text[..length]);
     let refers =
         |name: &str, role| Err(ImageError::Refers { path: path.to_owned(), name: name.to_owned(), role });

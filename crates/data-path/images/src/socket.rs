@@ -71,6 +71,12 @@ impl ServedDisk {
         Ok(Self(serve()?))
     }
 
+    /// As [`start`](Self::start), at a listener that is kept.
+    pub(crate) fn on(listener: BorrowedFd<'_>, disk: Arc<dyn Disk<Plain>>) -> Result<Self, ImageError> {
+        let failed = |error| ImageError::Sandbox { action: "serve a disk to qemu-img", error };
+        Self::start(listener.try_clone_to_owned().map_err(failed)?, disk)
+    }
+
     /// Ends the server, and makes the written data durable.
     ///
     /// # Errors

@@ -1,25 +1,42 @@
 //! Examines an image, and copies its content into a disk.
 
+use std::fmt;
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use strongroom_io::{Disk, Plain};
 use strongroom_types::{SECTOR_BYTES, SizeError, VolumeSize};
-use strongroom_worker::{Progress, TransferError, import_file};
+use strongroom_worker::{Progress, TransferError, copy_disk, import_file};
 
+use super::place::{ImageBytes, Reached, RemoteImage};
 use super::references::refuse_references;
+use super::socket::{PrivateSocket, ServedDisk};
 use super::{Format, FormatChoice, ImageError, Stop, qemu_img};
 
 /// An examined image: its format and size are known, and it has no references to other files.
 #[derive(Debug)]
 pub struct ImageSource {
-    file: File,
+    place: Place,
     name: PathBuf,
     format: Format,
     size: VolumeSize,
+}
+
+/// Where an examined image is.
+enum Place {
+    File(File),
+    Remote(Arc<dyn RemoteImage>),
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::File(_) => "File",
+            Self::Remote(_) => "Remote",
+        })
+    }
 }
 
 impl ImageSource {
@@ -35,17 +52,35 @@ impl ImageSource {
             let error = std::io::Error::other("it is neither a file nor a block device");
             return Err(examining(name, error));
         }
-        let format = format.decide(&file, name)?;
-        refuse_references(format, &file, name)?;
-        let size_bytes = match format {
-            Format::Raw => raw_size_bytes(&file).map_err(|error| examining(name, error))?,
-            _ => qemu_img::virtual_size_bytes(format, &file, name)?,
+        let format = decided(format, &file, name)?;
+        let size = match format {
+            Format::Raw => raw_size(&file, name)?,
+            format => judged_size(format, Reached::File(&file), name)?,
         };
-        let size = volume_size(size_bytes, format, name)?;
-        if format != Format::Raw {
-            qemu_img::refuse_damaged(format, &file, name, size_bytes)?;
-        }
-        Ok(Self { file, name: name.to_owned(), format, size })
+        Ok(Self { place: Place::File(file), name: name.to_owned(), format, size })
+    }
+
+    /// As [`examine`](Self::examine), for an image that is no file here.
+    ///
+    /// # Errors
+    /// Also if it cannot be served to `qemu-img`.
+    pub fn examine_remote(
+        image: Arc<dyn RemoteImage>,
+        name: &Path,
+        format: FormatChoice,
+    ) -> Result<Self, ImageError> {
+        let format = decided(format, &*image, name)?;
+        let size = match format {
+            Format::Raw => raw_size(&*image, name)?,
+            format => {
+                let socket = PrivateSocket::make(None)?;
+                let served = ServedDisk::on(socket.listener(), Arc::clone(&image) as Arc<dyn Disk<Plain>>)?;
+                let size = judged_size(format, Reached::Socket(&socket), name);
+                served.stop()?;
+                size?
+            }
+        };
+        Ok(Self { place: Place::Remote(image), name: name.to_owned(), format, size })
     }
 
     /// Its format.
@@ -70,13 +105,20 @@ impl ImageSource {
         stop: Stop<'_>,
         report: &mut dyn FnMut(u64),
     ) -> Result<(), ImageError> {
-        match self.format {
-            Format::Raw => {
+        let size_bytes = self.size.bytes();
+        match (&self.place, self.format) {
+            (Place::File(file), Format::Raw) => {
                 let mut progress = Progress { stop: stop.flag, report };
-                import_file(&self.file, self.size.bytes(), &*disk, &mut progress)
-                    .map_err(|error| self.transfer(error))
+                import_file(file, size_bytes, &*disk, &mut progress).map_err(|error| self.transfer(error))
             }
-            format => qemu_img::import(format, &self.file, &self.name, disk, stop, report),
+            (Place::Remote(image), Format::Raw) => {
+                let mut progress = Progress { stop: stop.flag, report };
+                copy_disk(&**image, &*disk, &mut progress).map_err(|error| self.transfer(error))
+            }
+            (Place::File(file), format) => qemu_img::import(format, file, &self.name, disk, stop, report),
+            (Place::Remote(image), format) => {
+                qemu_img::import_remote(format, Arc::clone(image), &self.name, disk, stop, report)
+            }
         }
     }
 
@@ -94,9 +136,24 @@ fn examining(path: &Path, error: std::io::Error) -> ImageError {
     ImageError::File { action: "examine", path: path.to_owned(), error }
 }
 
-/// The size of a raw image. Seeking also works for a block device.
-fn raw_size_bytes(mut file: &File) -> Result<u64, std::io::Error> {
-    file.seek(SeekFrom::End(0))
+/// The format of an image that refers to no other file.
+fn decided(choice: FormatChoice, image: &dyn ImageBytes, name: &Path) -> Result<Format, ImageError> {
+    let format = choice.decide(image, name)?;
+    refuse_references(format, image, name)?;
+    Ok(format)
+}
+
+fn raw_size(image: &dyn ImageBytes, name: &Path) -> Result<VolumeSize, ImageError> {
+    let size_bytes = image.size_bytes().map_err(|error| examining(name, error))?;
+    volume_size(size_bytes, Format::Raw, name)
+}
+
+/// The size of the disk in an image that `qemu-img` finds to be whole.
+fn judged_size(format: Format, image: Reached<'_>, name: &Path) -> Result<VolumeSize, ImageError> {
+    let size_bytes = qemu_img::virtual_size_bytes(format, image, name)?;
+    let size = volume_size(size_bytes, format, name)?;
+    qemu_img::refuse_damaged(format, image, name, size_bytes)?;
+    Ok(size)
 }
 
 fn volume_size(size_bytes: u64, format: Format, path: &Path) -> Result<VolumeSize, ImageError> {

@@ -11,6 +11,7 @@
 //! - [`Log`]: a ring with the latest output, which never ends.
 //! - [`FrameWriter`] and [`FrameReader`]: a disk's content on its way between two machines. TLS
 //!   seals it there, and the frames say that it is whole.
+//! - [`ImageGiver`] and [`ImageTaker`]: an image that a host reads from the client that has it.
 //! - [`VolumeGiver`] and [`VolumeTaker`]: a VM's volumes on their way to another host, as they are
 //!   stored.
 //!
@@ -30,6 +31,7 @@
 mod error;
 mod frames;
 mod header;
+mod image;
 mod log;
 mod medium;
 mod reader;
@@ -43,6 +45,7 @@ mod writer;
 pub use error::StreamError;
 pub use frames::{FRAME_DATA_BYTES_MAX, Frame, FrameError, FrameReader, FrameWriter, Pace};
 pub use header::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, Shape, StreamKind};
+pub use image::{IMAGE_DATA_BYTES_MAX, ImageGiver, ImageStreamError, ImageTaker};
 pub use log::{Log, LogPiece, RING_SLOTS_MAX};
 pub use medium::Medium;
 pub use reader::StreamReader;

@@ -75,27 +75,50 @@ def outcome(task):
     return task["error"]["message"] if task.get("error") else task["state"]
 
 
-def upload(attack, content, vm="web2", named_by="web2"):
-    """Sends `content` for a disk of `vm`, and has an import for a disk of `named_by` use it."""
+def begin_upload(vm, named_by):
+    """A client for a disk of `vm`, and the task of an import for a disk of `named_by` that names it."""
     given = ticket(vm, operation="upload", disk="disk0")
     stream, _, answer = present(given["address"], given["ticket"])
     assert answer == "upload", answer
-    task = api("POST", f"/v1/vms/{named_by}/disks/disk0/import", {"ticket": given["ticket"], "format": "raw"})
+    wish = {"ticket": given["ticket"], "format": "raw"}
+    return stream, api("POST", f"/v1/vms/{named_by}/disks/disk0/import", wish)
+
+
+def upload(attack, content, vm="web2", named_by="web2"):
+    """Sends `content`, the offer of an image and the answer to the first question."""
+    stream, task = begin_upload(vm, named_by)
     try:
         stream.sendall(content)
-        stream.shutdown(socket.SHUT_RDWR)
+        while stream.recv(4096):
+            pass
     except OSError:
         pass
     stream.close()
     tell(attack, outcome(task))
 
 
-def head(size):
-    return b"SRDISK01" + struct.pack("<Q", size)
+def offer(size):
+    return b"SRIMAGE1" + struct.pack("<Q", size)
 
 
-def frame(offset, data):
-    return b"D" + struct.pack("<QI", offset, len(data)) + data
+def awaits(task):
+    while not task.get("awaits_image"):
+        assert task["state"] == "running", task
+        task = api("GET", f"/v1/tasks/{task['id']}?wait_s=1")
+
+
+def come_back(image):
+    """Comes with another ticket and answers once: with the first bytes of `image`."""
+    given = ticket("web2", operation="upload", disk="disk0")
+    stream, _, _ = present(given["address"], given["ticket"])
+    stream.sendall(offer(len(image)))
+    said = stream.recv(1)
+    if said == b"R":
+        at, length = struct.unpack("<QI", stream.recv(12))
+        stream.sendall(b"D" + image[at : at + length])
+        said = stream.recv(1)
+    stream.recv(4)
+    return stream.recv(4096).decode() if said == b"X" else said
 
 
 log = ticket("web2", operation="console_log")
@@ -118,14 +141,22 @@ try:
 except OSError:
     tell("no certificate and no protocol", "closed")
 
-whole = head(16 * MIB) + frame(0, b"\1" * MIB)
-upload("an image for another VM", whole, named_by="web3")
-upload("an image that is larger than the disk", head(17 * MIB))
-upload("data beyond the end", head(16 * MIB) + frame(16 * MIB, b"\1" * 512))
-upload("more data than the disk", head(16 * MIB) + frame(0, b"\1" * MIB) * 17)
-upload("an image that breaks off", whole)
-upload("an image that is not what was sent", whole + b"E" + struct.pack("<Q", MIB) + bytes(32))
+upload("an image for another VM", offer(16 * MIB), named_by="web3")
+upload("an image that is larger than the disk", offer(17 * MIB))
+upload("an image larger than any disk", offer(1 << 63))
+upload("an answer that is none", offer(16 * MIB) + b"Q")
+upload("a client that cannot go on", offer(16 * MIB) + b"X" + struct.pack("<I", 3) + b"why")
+upload("a reason without end", offer(16 * MIB) + b"X" + struct.pack("<I", 1 << 31))
 upload("no image", b"\0" * 100)
+stream, task = begin_upload("web2", "web2")
+stream.sendall(offer(16 * MIB) + b"D" + b"\1" * MIB)
+stream.recv(1)
+stream.close()
+awaits(task)
+tell("a longer image after a loss", come_back(b"\1" * (16 * MIB + 512)))
+tell("another image after a loss", come_back(b"\2" * 16 * MIB))
+api("DELETE", f"/v1/tasks/{task['id']}")
+tell("a task that nobody brings its image", outcome(task))
 
 # Strangers who say nothing: they end, and keep nobody out meanwhile.
 silent = [connect(log["address"])[0] for _ in range(100)]

@@ -1,6 +1,6 @@
 import { Link, useSearchParams } from "wouter";
 import { useAsk } from "../../api/ask";
-import type { Schemas } from "../../api/types";
+import type { Schemas, VmSummary } from "../../api/types";
 import { addresses } from "../../app/addresses";
 import { useEstate } from "../../live/useLive";
 import { count, plural } from "../../lib/units";
@@ -9,6 +9,7 @@ import { Needs } from "../../session/Needs";
 import { Button } from "../../ui/Button";
 import { Empty, Note, ProblemNote, Waiting } from "../../ui/Notes";
 import { Panel } from "../../ui/Panel";
+import { sealOf } from "../../ui/Status";
 import { Table, type Column } from "../../ui/Table";
 import { When } from "../../ui/When";
 import { readersOf, type Reader, type Way } from "./readers";
@@ -60,13 +61,20 @@ function Review() {
   );
 }
 
+/** Whether somebody could read what a VM has. */
+function reads({ scope, sealed, clear }: Reader, vm: VmSummary): boolean {
+  const isSealed = sealOf(vm) === "sealed";
+  return covers(scope, { vm }) && (isSealed ? sealed : clear).length > 0;
+}
+
 function Readers({ review }: { review: Schemas["Review"] }) {
   const [query] = useSearchParams();
   const { vms } = useEstate();
   const name = query.get("vm");
   const vm = vms.find((each) => each.name === name);
   const all = readersOf(review);
-  const readers = name === null ? all : all.filter(({ scope }) => vm && covers(scope, { vm }));
+  const readers =
+    name === null ? all : vm === undefined ? [] : all.filter((reader) => reads(reader, vm));
   return (
     <Panel
       title={name === null ? "Who could read what guests have" : `Who could read what ${name} has`}

@@ -1,6 +1,7 @@
 import { useRef, useState, type SyntheticEvent } from "react";
 import { Link, useLocation } from "wouter";
-import { createVm } from "./creation";
+import { taskOf } from "../../actions/action";
+import { createVm, sendContents } from "./creation";
 import { report, sendAll } from "../../actions/run";
 import { WhatThisDoes } from "../../actions/WhatThisDoes";
 import { useAsk } from "../../api/ask";
@@ -19,6 +20,7 @@ import { DisksPart } from "./DisksPart";
 import { HardwarePart } from "./HardwarePart";
 import { NamePart } from "./NamePart";
 import { ProtectionPart } from "./ProtectionPart";
+import { SeedPart } from "./SeedPart";
 
 export interface PartProps {
   draft: Draft;
@@ -52,6 +54,7 @@ export default function CreateVm() {
           <NamePart {...part} policies={policies.data?.items ?? []} />
           <HardwarePart {...part} />
           <DisksPart {...part} />
+          <SeedPart {...part} />
           <ProtectionPart {...part} rules={policy?.rules} />
         </div>
         <Outcome draft={draft} faults={all} onTried={() => setTried(true)} />
@@ -93,6 +96,8 @@ function Outcome({
     setProblem(outcome?.problem);
     if (outcome === undefined || outcome.problem !== undefined) return;
     report(outcome);
+    const task = taskOf(outcome.answer);
+    if (task !== undefined) sendContents(draft, task);
     go(addresses.vm(draft.name));
   };
   return (

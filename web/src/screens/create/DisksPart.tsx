@@ -5,10 +5,11 @@ import { Button, IconButton } from "../../ui/Button";
 import { CheckField, SelectField } from "../../ui/Field";
 import { Panel } from "../../ui/Panel";
 import { SizeField } from "../../ui/SizeField";
+import { ImageField } from "../../upload/ImageField";
 import type { PartProps } from "./CreateVm";
 import type { DraftDisk } from "./draft";
 
-export function DisksPart({ draft, change }: PartProps) {
+export function DisksPart({ draft, faults, change }: PartProps) {
   const stores = useAsk("datastore_list", { query: { limit: 1000 } });
   const most = limitsOf("CreateVm", "disks").maxItems ?? 0;
   const replace = (disk: DraftDisk) =>
@@ -68,10 +69,22 @@ export function DisksPart({ draft, change }: PartProps) {
             Another disk
           </Button>
         </div>
-        <p className="field-hint">
-          Disks are empty at first. <code>strongroom vm disk import</code> writes an image to one of
-          a VM that is off.
-        </p>
+        <ImageField
+          label="Image for disk 0"
+          isOptional
+          image={draft.image}
+          hint="qcow2, raw, vmdk or vhdx. Disks are empty without one."
+          onChange={(image) => change({ image })}
+        />
+        {faults.image === undefined || draft.image?.format === undefined ? null : (
+          <p className="field-fault">{faults.image}</p>
+        )}
+        {draft.image === undefined ? null : (
+          <p className="field-hint">
+            It is sent from this page, which has to stay open until it is there; the VM is made with
+            it, or not at all.
+          </p>
+        )}
       </div>
     </Panel>
   );

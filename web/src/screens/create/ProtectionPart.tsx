@@ -31,7 +31,7 @@ export function ProtectionPart({
                   {
                     value: "clear",
                     label: "Clear",
-                    hint: "Whoever reads the datastore reads its disks.",
+                    hint: "Anyone who reads the datastore reads its disks.",
                   },
                 ]),
           ]}

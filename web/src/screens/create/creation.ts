@@ -1,9 +1,12 @@
 import type { RequestOf } from "../../api/types";
 import { commandSize } from "../../lib/units";
-import { diskSizes, NO_NETWORK, tagsOf, type Draft } from "./draft";
+import { diskSizes, NO_NETWORK, seedOf, tagsOf, type Draft } from "./draft";
 import { bytesOf } from "../../ui/SizeField";
 import { action, type Action } from "../../actions/action";
 import { backendOf } from "../../actions/network";
+import type { Task } from "../../api/types";
+import { metaData, sendSeed } from "../../upload/actions";
+import { beginUpload } from "../../upload/uploads";
 
 type Body = NonNullable<RequestOf<"vm_create">["body"]>;
 
@@ -15,18 +18,33 @@ function nicsOf(network: string): NonNullable<Body["nics"]> {
 const given = (name: string, value: string) => (value === "" ? {} : { [name]: value });
 const option = (name: string, value: string) => (value === "" ? [] : [name, value]);
 
+/** Sends what a new VM begins with, as its task awaits it. */
+export function sendContents(draft: Draft, task: Task): void {
+  const vm = task.object.name;
+  if (draft.image !== undefined) {
+    const { file, format = "auto" } = draft.image;
+    beginUpload({ vm, disk: "disk0", image: file, name: file.name, format, task: task.id });
+  }
+  const seed = seedOf(draft);
+  const { id } = task.object;
+  if (seed === undefined || typeof id !== "string") return;
+  sendSeed(vm, { ...seed, metaData: metaData({ id, name: vm }) }, task.id);
+}
+
 /** The creation of the VM that a draft without faults describes. */
 export function createVm(draft: Draft): Action {
   const disks = diskSizes(draft);
   const memory = bytesOf(draft.memory) ?? 0;
   const tags = tagsOf(draft.tags);
+  const seed = seedOf(draft);
   const tagged = draft.hasTags && draft.isSealed;
   const body: Body = {
     name: draft.name,
     cpus: { sockets: 1, cores: Number(draft.cpus), threads: 1 },
     memory_bytes: memory,
-    disks: disks.map(({ size, isSwap }) => ({
+    disks: disks.map(({ size, isSwap }, index) => ({
       size_bytes: size,
+      ...(index === 0 && draft.image !== undefined ? { fill: true } : {}),
       ...(isSwap ? { kind: "swap" as const } : {}),
       ...(tagged && !isSwap ? { integrity: true } : {}),
     })),
@@ -35,6 +53,7 @@ export function createVm(draft: Draft): Action {
     ...(draft.isUefi ? { firmware: "uefi" as const } : {}),
     ...(draft.hasTpm ? { tpm: true } : {}),
     ...(draft.cdrom === "" ? {} : { cdrom: { type: "image" as const, path: draft.cdrom } }),
+    ...(seed === undefined ? {} : { seed: true, fill_seed: true }),
     ...(draft.restart === "never" ? { restart: draft.restart } : {}),
     ...(tags.length === 0 ? {} : { tags: [...tags] }),
     ...given("notes", draft.notes),
@@ -46,6 +65,10 @@ export function createVm(draft: Draft): Action {
   return action(`Create ${draft.name}`, "vm_create", { body }, [
     ...["vm", "create", draft.name, "--cpus", draft.cpus, "--memory", commandSize(memory)],
     ...disks.flatMap(({ size, isSwap }) => [isSwap ? "--swap" : "--disk", commandSize(size)]),
+    ...option("--image", draft.image?.file.name ?? ""),
+    ...(draft.image === undefined ? [] : ["--format", draft.image.format ?? "auto"]),
+    ...option("--user-data", seed === undefined ? "" : "user-data.yaml"),
+    ...option("--network-config", seed?.networkConfig === undefined ? "" : "network.yaml"),
     tagged && "--integrity",
     !draft.isSealed && "--unencrypted",
     ...(draft.isSealed ? option("--key-provider", draft.provider) : []),

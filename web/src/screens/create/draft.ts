@@ -2,6 +2,9 @@ import { limitsOf, numberFault, textFault } from "../../api/limits";
 import { LIMITS } from "../../api/generated/limits";
 import { USER_NETWORK } from "../../actions/network";
 import type { Schemas } from "../../api/types";
+import { leastDiskBytes, type ChosenImage } from "../../upload/format";
+import { SEED_FILE_BYTES_MAX, type SeedFiles } from "../../upload/seed";
+import { bytes } from "../../lib/units";
 import { bytesOf, sizeFault, type Size } from "../../ui/SizeField";
 
 export interface DraftDisk {
@@ -24,6 +27,11 @@ export interface Draft {
   isUefi: boolean;
   hasTpm: boolean;
   disks: readonly DraftDisk[];
+  /** What disk 0 begins with. */
+  image: ChosenImage | undefined;
+  /** For cloud-init; there is no seed without user data. */
+  userData: string;
+  networkConfig: string;
   isSealed: boolean;
   provider: string;
   hasTags: boolean;
@@ -48,6 +56,9 @@ export const EMPTY: Draft = {
   isUefi: false,
   hasTpm: false,
   disks: [{ key: 0, size: { amount: "20", unit: "GiB" }, isSwap: false }],
+  image: undefined,
+  userData: "",
+  networkConfig: "",
   isSealed: true,
   provider: "",
   hasTags: false,
@@ -77,10 +88,42 @@ export function faultsOf(draft: Draft): Faults {
     cpus: numberFault(limitsOf("Cpus", "cores"), Number(draft.cpus)),
     memory: sizeFault(limitsOf("CreateVm", "memory_bytes"), draft.memory),
     disks: disk,
+    image: imageFault(draft),
+    userData: seedFault(draft.userData),
+    networkConfig:
+      draft.networkConfig !== "" && draft.userData === ""
+        ? "Only with user data."
+        : seedFault(draft.networkConfig),
     cdrom:
       draft.cdrom === "" || draft.cdrom.startsWith("/") ? undefined : "A path that begins with /.",
   };
   return Object.fromEntries(Object.entries(found).filter(([, fault]) => fault !== undefined));
+}
+
+function imageFault({ image, disks }: Draft): string | undefined {
+  if (image === undefined) return undefined;
+  if (image.format === undefined) return "Say which format the image has.";
+  const [first] = disks;
+  if (first === undefined || first.isSwap) return "An image takes a first disk that is no swap.";
+  const least = leastDiskBytes(image);
+  const size = bytesOf(first.size) ?? 0;
+  return least !== undefined && least > size
+    ? `Its disk has ${bytes(least)}: make disk 0 as large.`
+    : undefined;
+}
+
+function seedFault(text: string): string | undefined {
+  const isLong = new TextEncoder().encode(text).length > SEED_FILE_BYTES_MAX;
+  return isLong ? `At most ${bytes(SEED_FILE_BYTES_MAX)}.` : undefined;
+}
+
+/** The files of the seed but the meta-data, which the VM's id is in. */
+export function seedOf({
+  userData,
+  networkConfig,
+}: Draft): Omit<SeedFiles, "metaData"> | undefined {
+  if (userData === "") return undefined;
+  return { userData, ...(networkConfig === "" ? {} : { networkConfig }) };
 }
 
 /** What a policy demands of a draft, in words. */

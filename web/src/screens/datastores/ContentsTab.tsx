@@ -229,7 +229,7 @@ function RebuildDialog({
       </p>
       <CheckField
         label="Accept configurations that nothing vouches for"
-        hint="Whoever wrote to the datastore decides then what a guest boots and which devices it has. Otherwise such VMs are left out, and events give the reasons."
+        hint="Anyone who wrote to the datastore decides then what a guest boots and which devices it has. Otherwise such VMs are left out, and events give the reasons."
         isChecked={accepts}
         onChange={setAccepts}
       />

@@ -63,7 +63,7 @@ export function JoinDialog({ onClose }: { onClose: () => void }) {
       staysOpen
     >
       <p>
-        A host runs VMs, and gets the keys of those that run on it. Whoever owns the machine can
+        A host runs VMs, and gets the keys of those that run on it. Anyone who owns the machine can
         read what its VMs have in memory.
       </p>
       <TextField

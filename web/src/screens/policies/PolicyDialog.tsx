@@ -121,7 +121,7 @@ function Protection({ draft, change }: Part) {
         onChange={(needsSafeHosts) => change({ needsSafeHosts })}
       />
       <CheckField
-        label="No consoles and screens in browsers"
+        label="No consoles, screens and images in browsers"
         hint="They pass a process of the control plane's machine in plain text; commands reach them at the host."
         isChecked={draft.deniesBrowsers}
         onChange={(deniesBrowsers) => change({ deniesBrowsers })}

@@ -107,8 +107,8 @@ export function rulesInWords(rules: Rules): readonly Sentence[] {
       about: "Browsers",
       says:
         rules.browser_console_denied === true
-          ? "Consoles and screens are refused to browsers, and reached from the command line alone."
-          : "Consoles and screens are shown in browsers.",
+          ? "Consoles, screens and images are refused to browsers: the command line alone has them."
+          : "Browsers show consoles and screens, and send images.",
     },
     { about: "Moves", says: MIGRATION[rules.migration ?? "required"] },
     {

@@ -11,6 +11,7 @@ import { Note, ProblemNote, Waiting } from "../../ui/Notes";
 import { Facts, Panel, ScreenHead } from "../../ui/Panel";
 import { TaskMark } from "../../ui/Status";
 import { useTitle } from "../../shell/useTitle";
+import { UploadNote } from "../../upload/UploadNote";
 import { TaskProgress } from "./TaskProgress";
 import { useTask } from "./useTask";
 
@@ -52,6 +53,7 @@ export default function TaskScreen() {
       <Panel title="Task">
         <div className="stack">
           {task.state === "running" ? <TaskProgress task={task} /> : null}
+          <UploadNote task={task} />
           <Facts
             facts={[
               {

@@ -19,24 +19,38 @@ import {
   ResizeDialog,
 } from "./dialogs/DiskDialogs";
 import { LimitDialog } from "./dialogs/LimitDialog";
+import { ImageDialog } from "../../upload/ImageDialog";
+import { SeedDialog } from "../../upload/SeedDialog";
 import { Layers } from "./Layers";
 import { limitInWords } from "./SummaryTab";
 import { useVmRefusal } from "./useVmRefusal";
 
-type Verb = "resize" | "limit" | "move" | "encrypt" | "decrypt" | "keep" | "remove";
-type Asked = { what: "add" } | { what: Verb; disk: Disk };
+type Verb = "fill" | "resize" | "limit" | "move" | "encrypt" | "decrypt" | "keep" | "remove";
+type Asked = { what: "add" } | { what: "seed" } | { what: Verb; disk: Disk };
 
 export function DisksTab({ vm }: { vm: Vm }) {
   const [asked, ask] = useState<Asked>();
   const volumes = useAsk("volume_list", { query: { vm: vm.id, limit: 1000 } });
   const close = () => ask(undefined);
   const why = useVmRefusal(vm);
+  const isOff = vm.power === "stopped" || vm.power === "crashed" || vm.power === "key_unavailable";
+  const whyNotFilled =
+    why("vm_import_disk") ??
+    (vm.browser_console_denied === true
+      ? "Its policy refuses images from browsers: strongroom vm disk import sends one to its host."
+      : undefined) ??
+    (isOff ? undefined : "A disk is filled while the VM is off.");
   return (
     <>
       <div className="buttons">
         <Button icon="plus" why={why("vm_add_disk")} onPress={() => ask({ what: "add" })}>
           Add a disk&hellip;
         </Button>
+        {vm.seed === true ? (
+          <Button why={whyNotFilled} onPress={() => ask({ what: "seed" })}>
+            Replace cloud-init&rsquo;s seed&hellip;
+          </Button>
+        ) : null}
       </div>
       {vm.disks.length === 0 ? <Empty icon="disk" title="It has no disk" /> : null}
       <div className="halves">
@@ -47,11 +61,21 @@ export function DisksTab({ vm }: { vm: Vm }) {
             disk={disk}
             volume={volumes.data?.items.find(({ id }) => id === disk.volume)}
             why={why}
+            whyNotFilled={whyNotFilled}
             onAsk={(what) => ask({ what, disk })}
           />
         ))}
       </div>
       <OnlyCommands vm={vm} />
+      {asked?.what === "seed" ? <SeedDialog vm={vm} onClose={close} /> : null}
+      {asked?.what === "fill" ? (
+        <ImageDialog
+          vm={vm.name}
+          disk={asked.disk.name}
+          size={asked.disk.size_bytes}
+          onClose={close}
+        />
+      ) : null}
       {asked?.what === "add" ? <AddDiskDialog vm={vm} onClose={close} /> : null}
       {asked?.what === "resize" ? <ResizeDialog vm={vm} disk={asked.disk} onClose={close} /> : null}
       {asked?.what === "limit" ? <LimitDialog vm={vm} disk={asked.disk} onClose={close} /> : null}
@@ -97,12 +121,24 @@ interface Props {
   disk: Disk;
   volume: Schemas["Volume"] | undefined;
   why: (operation: Right) => string | undefined;
+  whyNotFilled: string | undefined;
   onAsk: (what: Verb) => void;
 }
 
-function DiskPanel({ vm, disk, volume, why, onAsk }: Props) {
+function DiskPanel({ vm, disk, volume, why, whyNotFilled, onAsk }: Props) {
   const isSealed = disk.key !== undefined && disk.key !== null;
   const choices = [
+    ...(disk.kind === "swap"
+      ? []
+      : [
+          {
+            id: "fill",
+            label: "Fill with an image\u2026",
+            isDangerous: true,
+            refusal: whyNotFilled,
+            choose: () => onAsk("fill"),
+          },
+        ]),
     {
       id: "resize",
       label: "Grow\u2026",

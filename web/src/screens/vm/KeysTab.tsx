@@ -24,8 +24,8 @@ export function KeysTab({ vm }: { vm: Vm }) {
     return (
       <Panel title="Keys">
         <Empty icon="key" title="It is not encrypted">
-          Whoever reads its datastore reads its disks. Encrypt each disk on the tab Disks; the first
-          one gives the VM its key.
+          Anyone who reads its datastore reads its disks. Encrypt each disk on the tab Disks; the
+          first one gives the VM its key.
         </Empty>
       </Panel>
     );

@@ -4,6 +4,7 @@ import { useRun } from "../../actions/run";
 import { cancelTask, taskTitle } from "../../actions/tasks";
 import { addresses } from "../../app/addresses";
 import { Button } from "../../ui/Button";
+import { UploadNote } from "../../upload/UploadNote";
 import { TaskProgress } from "../tasks/TaskProgress";
 import { useTask } from "../tasks/useTask";
 
@@ -28,6 +29,7 @@ export function RunningTask({ task: id, said }: Props) {
         </p>
         {typeof task.note === "string" && task.note !== said ? <p>{task.note}</p> : null}
         <TaskProgress task={task} />
+        <UploadNote task={task} />
       </div>
       <Button
         isDisabled={task.cancelling}

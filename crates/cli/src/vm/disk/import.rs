@@ -1,15 +1,14 @@
-//! `strongroom vm disk import`: writes images to disks. The control plane never sees them. The host
-//! of this machine gets an open file; it opens no path from outside. A host on another one gets the
-//! content of the disk, which is converted here, where the image is: so no copy of it in the clear
-//! is on a disk there.
+//! `strongroom vm disk import`: fills disks with images. The control plane never sees them. The host
+//! of this machine gets an open file; it opens no path from outside. A host on another one asks for
+//! what it wants of the image, and no copy of it in the clear is on a disk there.
 
 use std::fmt;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -17,21 +16,22 @@ use strongroom_api::Name;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{ImageFormat, ImportDisk, Ticket, TicketUse};
 use strongroom_files::FileError;
-use strongroom_images::{Format, FormatChoice, ImageSource};
-use strongroom_io::{Disk, Plain};
+use strongroom_images::{Format, FormatChoice, ImageBytes, ImageSource};
 use strongroom_processes::Signals;
-use strongroom_streams::FrameWriter;
+use strongroom_streams::{ImageGiver, ImageStreamError};
 use strongroom_types::VolumeSize;
-use strongroom_worker::streamed::SendingDisk;
 
 use super::super::guest_socket::GuestSocket;
 use super::checksum::{Checksum, ImagePlace, parse_sha256, parse_sha512};
 use super::fetch::Wanted;
-use crate::api::{Api, ApiArguments, follow, segment};
+use crate::api::{Api, ApiArguments, follow_with_images, segment};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Meter;
-use crate::volume::image_format::{FormatArgument, stop_of};
+use crate::volume::image_format::FormatArgument;
+
+/// How often a connection looks for a signal.
+const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
 /// The arguments of `import`.
 #[derive(Debug, Args)]
@@ -167,14 +167,17 @@ impl Upload {
     }
 }
 
-/// Sends an image, and waits until it has been written to the disk.
+/// Has a disk filled with an image, and waits until it is.
 pub fn import(api: &Api, output: &Output, vm: &str, disk: &Name, image: &Upload) -> Result<Task, CliError> {
     let signals = Signals::catch().map_err(CliError::Signals)?;
-    let task = bring(api, output, &signals, vm, disk, image)?;
-    follow(api, output, "importing", task)
+    let mut again = |disk: &Name| bring(api, output, &signals, vm, disk, image);
+    let task = again(disk)?;
+    follow_with_images(api, output, "importing", task, Some(&signals), &mut again)
 }
 
-/// Sends an image for the task that writes it to the disk. A signal ends the sending.
+/// Brings an image for the task that writes it to the disk. A host on this machine gets the file;
+/// one on another machine is answered until it has what it wants, or the connection is lost. The
+/// task waits then, and has the image brought again. A signal ends the answers.
 pub fn bring(
     api: &Api,
     output: &Output,
@@ -188,41 +191,90 @@ pub fn bring(
     let ticket: Ticket = api.post_for(&format!("{path}/tickets"), &wanted)?;
     let socket = GuestSocket::connect(&ticket)?;
     let is_away = socket.is_away();
-    let (guest, format) = match is_away {
-        true => (socket.enter(&ticket)?, ImageFormat::Raw),
-        false => (socket.enter_with_file(&ticket, &image.file)?, image.format()),
-    };
-    let wish = ImportDisk { ticket: ticket.ticket, format };
+    let guest =
+        if is_away { socket.enter(&ticket)? } else { socket.enter_with_file(&ticket, &image.file)? };
+    let offered = is_away.then(|| image.offer(signals, guest.stream)).transpose()?;
+    let wish = ImportDisk { ticket: ticket.ticket, format: image.format() };
     let task = api.post(&format!("{path}/disks/{}/import", segment(disk.as_str())), &wish)?;
-    if is_away {
-        image.send(output, signals, guest.stream)?;
+    if let Some(offered) = offered {
+        image.answer(output, offered)?;
     }
     Ok(task)
 }
 
 impl Upload {
-    /// Sends the content of the image's disk. If the host takes no more of it, the task says why.
-    fn send(&self, output: &Output, signals: &Signals, to: UnixStream) -> Result<(), CliError> {
-        let size_bytes = self.source.size().bytes();
-        let Ok(frames) = FrameWriter::begin(to, size_bytes) else { return Ok(()) };
-        let disk = Arc::new(SendingDisk::new(size_bytes, frames));
+    fn offer<'a>(
+        &self,
+        signals: &'a Signals,
+        host: UnixStream,
+    ) -> Result<ImageGiver<Interruptible<'a>>, CliError> {
+        let failed = |error: io::Error| self.failed(error);
+        let size_bytes = self.file.size_bytes().map_err(failed)?;
+        let host = Interruptible::new(host, signals).map_err(failed)?;
+        ImageGiver::begin(host, size_bytes).map_err(|error| self.failed(io::Error::other(error.to_string())))
+    }
+
+    /// Answers the host. If it takes no more, the task says why.
+    fn answer(&self, output: &Output, host: ImageGiver<Interruptible<'_>>) -> Result<(), CliError> {
+        let size_bytes = self.file.size_bytes().map_err(|error| self.failed(error))?;
         let mut meter = Meter::start(output, "sending", size_bytes);
-        let copied = self.source.copy_into(
-            Arc::clone(&disk) as Arc<dyn Disk<Plain>>,
-            stop_of(signals),
-            &mut |bytes| meter.at(bytes),
-        );
+        let (mut most, mut unreadable) = (0, None);
+        let answered = host.answer(|offset, into| {
+            most = most.max(offset + into.len() as u64);
+            meter.at(most);
+            let read = self.file.read_exact_at(into, offset);
+            read.inspect_err(|error| unreadable = Some(io::Error::new(error.kind(), error.to_string())))
+        });
         drop(meter);
-        // The host hears of an error, or that nothing is missing, unless it has gone itself.
-        match (copied, disk.end()) {
-            (Ok(()), Ok(frames)) => drop(frames.finish()),
-            (_, Err(_)) => {}
-            (Err(error), Ok(frames)) => {
-                let _ = frames.fail(error.to_string().as_bytes());
-                return Err(error.into());
+        match (unreadable, answered) {
+            (Some(error), _) => Err(self.failed(error)),
+            (None, Err(ImageStreamError::Refused(reason))) => {
+                Err(CliError::Usage(format!("{} is not taken: {reason}", self.name)))
+            }
+            (None, _) => Ok(()),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> CliError {
+        failed("send", Path::new(&self.name), error)
+    }
+}
+
+/// A connection whose reads a signal ends.
+struct Interruptible<'a> {
+    host: UnixStream,
+    signals: &'a Signals,
+}
+
+impl<'a> Interruptible<'a> {
+    fn new(host: UnixStream, signals: &'a Signals) -> io::Result<Self> {
+        host.set_read_timeout(Some(LOOKS_EVERY))?;
+        Ok(Self { host, signals })
+    }
+}
+
+impl Read for Interruptible<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.host.read(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.signals.came() => {}
+                // Others would read once more after `Interrupted`.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+                read => return read,
             }
         }
-        Ok(())
+    }
+}
+
+impl Write for Interruptible<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.host.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.host.flush()
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! import       wish -> the host takes the image that came with the ticket -> the disk is filled
+//!                                     its client is away -> it is awaited -> a ticket brings it to the host again
+//!                                     the host was killed -> the image is awaited, from its beginning
 //! create, add  wish -> the disk is there, empty -> its image is awaited -> it is filled -> the next one, or done
 //!                                                   `-> no image, a bad one, a full disk, cancelled: all is taken back
 //! ```
@@ -23,13 +25,15 @@ use super::operate::Operated;
 use super::wishes::{Caller, about, image_format, state, use_of};
 use super::{Control, RETRY_PAUSE, Stop};
 use crate::host::HostError;
-use crate::inventory::{Draft, Failure};
+use crate::inventory::{Draft, Failure, Row};
 use crate::problems;
 use crate::records::{DiskRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
-/// How long it waits for an image, in milliseconds. The image arrives as an open file, so this only
-/// allows for a slow client.
+/// How long it waits for an image, in milliseconds: that of a slow client.
 const IMAGE_WITHIN_MS: u64 = 60_000;
+/// How long it waits for a client whose host has lost what it had of the image, in milliseconds. As
+/// long as a host waits for a client that it has lost.
+const IMAGE_AGAIN_WITHIN_MS: u64 = 300_000;
 
 /// The outcome of filling a disk: the VM's new record, and a draft that forgets the old volume.
 enum Filled {
@@ -38,6 +42,8 @@ enum Filled {
     Failed(VmRecord, Draft, Problem),
     /// The host did not fill it. The disk is unchanged, or has lost its volume.
     Not(VmRecord, Draft, Operated),
+    /// The host was started anew, and has nothing of the image any more.
+    Lost,
 }
 
 /// An image that was sent to the host.
@@ -96,6 +102,10 @@ impl Control {
                 (vm, task)
             };
             let (Some(vm), Some(task)) = (vm, task) else { return Ok(None) };
+            let filled = task.work.filled_disk().filter(|_| !task.task.cancelling);
+            if filled.is_some_and(|filled| filled.as_str() == disk) && task.task.awaits_image.is_some() {
+                return self.client_is_back(caller, &vm, &task).map(Some);
+            }
             let Work::AwaitImage { fill, whole, .. } = &task.work else { return Ok(None) };
             let Some((awaited, rest)) = fill.split_first() else { return Ok(None) };
             if awaited.as_str() != disk || task.task.cancelling {
@@ -123,6 +133,22 @@ impl Control {
             self.schedule.wake(task.id);
         }
         Ok(gone_on)
+    }
+
+    /// Lets a task go on whose client has come back: its ticket has taken it to the host.
+    fn client_is_back(
+        &self,
+        caller: &Caller,
+        vm: &Row<VmRecord>,
+        task: &Row<TaskRecord>,
+    ) -> Result<Task, Stop> {
+        let mut record = TaskRecord::clone(&task.record);
+        (record.task.note, record.task.awaits_image) = (None, None);
+        let draft = self.noted(self.draft(), caller, record.task.id);
+        let message = format!("the image of a disk of VM {} was brought again", vm.name);
+        let entry = about(&record.task, caller.entry_of(AccessKind::Changed, message));
+        self.commit_for(caller, draft.replace(task, &record).unchanged(vm), entry)?;
+        Ok(record.task)
     }
 
     /// Moves to the next disk that must be filled, or completes the task.
@@ -158,8 +184,7 @@ impl Control {
         if left_ms > 0 {
             return Ok(Next::Wait(Duration::from_millis(left_ms)));
         }
-        let (name, within_s) = (&step.vm.name, IMAGE_WITHIN_MS / 1000);
-        let message = format!("no image came for {disk} of VM {name} within {within_s} s");
+        let message = format!("no image came for {disk} of VM {} in time", step.vm.name);
         let problem = Problem::new(ErrorCode::Timeout, message).next("ask for it again, and send the image");
         self.take_back(step, disk, whole, vm, draft, Some(problem))
     }
@@ -174,6 +199,7 @@ impl Control {
     ) -> Result<Next, Failure> {
         match self.put_in(step, disk, image)? {
             Filled::Pending(next) => Ok(next),
+            Filled::Lost => self.await_again(step, disk, fill, whole),
             Filled::Done(vm, draft) => self.fill_next(step, fill.to_vec(), whole, vm, draft),
             Filled::Failed(vm, draft, problem) => self.take_back(step, disk, whole, vm, draft, Some(problem)),
             Filled::Not(vm, draft, ended) => {
@@ -190,10 +216,25 @@ impl Control {
     pub(super) fn import(&self, step: &Step, disk: &DiskName, image: SentImage<'_>) -> Result<Next, Failure> {
         match self.put_in(step, disk, image)? {
             Filled::Pending(next) => Ok(next),
+            Filled::Lost => self.await_again(step, disk, &[], Whole::Content),
             Filled::Done(vm, draft) => self.end(step, &vm, draft, End::Done),
             Filled::Failed(vm, draft, problem) => self.end(step, &vm, draft, End::Failed(problem)),
             Filled::Not(vm, draft, ended) => self.as_it_is_with(step, vm, draft, ended),
         }
+    }
+
+    /// Waits for an image of which the host has lost what was there: its client begins anew.
+    fn await_again(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        rest: &[DiskName],
+        whole: Whole,
+    ) -> Result<Next, Failure> {
+        let fill = std::iter::once(disk).chain(rest).cloned().collect();
+        let until_unix_ms = self.now_unix_ms() + IMAGE_AGAIN_WITHIN_MS;
+        let vm = VmRecord::clone(&step.vm.record);
+        self.turn_with(step, Work::AwaitImage { fill, until_unix_ms, whole }, vm, self.draft())
     }
 
     /// Makes the host fill a disk, which replaces its volume.
@@ -203,6 +244,9 @@ impl Control {
         disk: &DiskName,
         SentImage { ticket, format }: SentImage<'_>,
     ) -> Result<Filled, Failure> {
+        if self.has_lost_operation(&step.task, step.seat) {
+            return Ok(Filled::Lost);
+        }
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
             let (spec, disk, ticket) = (Box::new(step.vm.told(datastore)?), disk.clone(), ticket.clone());
             Some(OperationKind::ImportDisk { spec, disk, ticket, format })
@@ -269,6 +313,7 @@ impl Control {
                 self.turn_with(step, Work::UndoAddDisk { disk, problem }, vm, draft)
             }
             (Whole::Disk, None) => self.end(step, &vm, draft, problem.map_or(End::Cancelled, End::Failed)),
+            (Whole::Content, _) => self.end(step, &vm, draft, problem.map_or(End::Cancelled, End::Failed)),
             (Whole::Vm, _) => self.turn_with(step, Work::UndoCreate { problem }, vm, draft),
         }
     }

@@ -100,14 +100,28 @@ impl Control {
         {
             return self.wait_for_host(task, seat, &error);
         }
+        let away = state.progress.is_some_and(|progress| progress.client_is_away);
+        if away && !state.state.is_final() {
+            self.await_client(task)?;
+            return Ok(Operated::Pending(Next::Wait(POLL_PAUSE)));
+        }
         if task.task.note.is_some() && !state.state.is_final() {
-            // The resource that it waited for is available.
+            // What it waited for is there.
             let mut going = TaskRecord { waits_for_key: false, ..TaskRecord::clone(&task.record) };
-            going.task.note = None;
+            (going.task.note, going.task.awaits_image) = (None, None);
             self.inventory.commit(self.draft().replace(task, &going))?;
             return Ok(Operated::Pending(Next::Again));
         }
         Ok(self.judge(task, seat, state))
+    }
+
+    /// Whether a host that was asked to do a task's operation does not know it any more. Then what
+    /// its client had brought is gone.
+    pub(super) fn has_lost_operation(&self, task: &TaskRecord, seat: &HostSeat) -> bool {
+        let Some(operation) = task.operation else { return false };
+        !self.unsent.lock().contains(&operation)
+            && !self.ended.lock().contains_key(&(seat.id, operation))
+            && matches!(seat.host.operation(operation), Ok(None))
     }
 
     /// Requests the operation.
@@ -225,6 +239,18 @@ impl Control {
     ) -> Result<Operated, Failure> {
         self.note(task, format!("waiting for host {}: {error}", seat.name))?;
         Ok(Operated::Pending(Next::Wait(RETRY_PAUSE)))
+    }
+
+    /// Has a task wait for the client whose image a disk is being filled with.
+    fn await_client(&self, task: &Row<TaskRecord>) -> Result<(), Failure> {
+        let Some(disk) = task.work.filled_disk().filter(|_| task.task.awaits_image.is_none()) else {
+            return Ok(());
+        };
+        let note = format!("the client with the image for {disk} is away: bring it again to go on");
+        let mut waits = TaskRecord::clone(&task.record);
+        (waits.task.note, waits.task.awaits_image) = (Some(note.clone()), Some(disk));
+        let draft = self.draft().event("task.waiting", &task.task.object, note, Some(task.task.id));
+        self.inventory.commit(draft.replace(task, &waits))
     }
 
     /// Sets a task's note about what it waits for, if it has changed.

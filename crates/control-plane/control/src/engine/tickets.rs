@@ -130,8 +130,8 @@ impl Control {
         Ok(ticket)
     }
 
-    /// Takes a ticket of this caller for a console or screen, once, to be presented for its
-    /// browser.
+    /// Takes a ticket of this caller for a console, a screen or an upload, once, to be presented for
+    /// its browser.
     ///
     /// # Errors
     /// `not_found` if there is none, or it was taken; `forbidden` if the VM's policy says so.
@@ -139,7 +139,8 @@ impl Control {
         self.void_tickets();
         let mut out = self.tickets.0.lock();
         let is_it = |out: &TicketOut| {
-            let is_shown = matches!(out.use_, TicketUse::Console { .. } | TicketUse::Vnc {});
+            let is_shown =
+                matches!(out.use_, TicketUse::Console { .. } | TicketUse::Vnc {} | TicketUse::Upload { .. });
             is_shown && out.caller.principal == caller.principal && out.ticket.ticket == ticket
         };
         let found = out.iter().position(is_it);
@@ -167,9 +168,12 @@ impl Control {
         denying_browsers(&index, vm).map_or(Ok(()), |policy| {
             let problem = Problem::new(
                 ErrorCode::Forbidden,
-                format!("policy {} refuses VM {}'s console and screen to browsers", policy.name, vm.name),
+                format!(
+                    "policy {} refuses VM {}'s console and screen, and its uploads, to browsers",
+                    policy.name, vm.name
+                ),
             );
-            Err(problem.next(format!("`strongroom vm console {}` goes to its host directly", vm.name)))
+            Err(problem.next("the command line goes to the VM's host directly: `strongroom vm`"))
         })
     }
 

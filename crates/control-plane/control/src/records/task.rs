@@ -793,6 +793,14 @@ impl Work {
             _ => None,
         }
     }
+
+    /// The disk that is being filled with an image.
+    pub fn filled_disk(&self) -> Option<Name> {
+        match self {
+            Self::Fill { disk, .. } | Self::ImportDisk { disk, .. } => Name::new(disk.as_str()).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// The origin of a clone.
@@ -828,6 +836,8 @@ pub enum Whole {
     Vm,
     /// A disk that is being added.
     Disk,
+    /// A disk that is there, and keeps its content until the image is.
+    Content,
 }
 
 impl Work {

@@ -100,7 +100,7 @@ fn a_vm_whose_image_does_not_come_is_taken_back_with_its_key() {
         (TaskState::Failed, ErrorCode::Timeout, None)
     );
     let key = "its key key-0 was deactivated";
-    assert!(problem.message.starts_with("no image came for disk0 of VM web1 within 60 s"), "{problem}");
+    assert!(problem.message.starts_with("no image came for disk0 of VM web1 in time"), "{problem}");
     assert!(problem.message.contains(key), "{problem}");
     // The import of the image fails.
     site.host.lock().imports_that_fail.push("bad_image");
@@ -121,6 +121,79 @@ fn a_vm_whose_image_does_not_come_is_taken_back_with_its_key() {
     let keys = site.keys.lock();
     assert_eq!((keys.made.len(), keys.retired.len()), (3, 3));
     assert_eq!(events(&control).matches("VM web1 was not made; key provider embedded, key key-").count(), 3);
+}
+
+#[test]
+fn a_task_waits_for_a_client_that_was_lost() {
+    let (site, control) = site();
+    control.create_vm(&caller(1), &create("web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    let volume = control.show_vm("web1").unwrap().disks[0].volume;
+    site.host.lock().client_is_away = true;
+    let task = control.import_disk(&caller(2), "web1", DISK, &image()).unwrap();
+    let waits = awaited(&site, &control, &task);
+    assert_eq!(
+        (waits.state, waits.awaits_image.as_ref().map(Name::as_str)),
+        (TaskState::Running, Some(DISK))
+    );
+    assert!(waits.note.unwrap().contains("the client with the image for disk0 is away"));
+    assert!(events(&control).contains("task.waiting the client with the image for disk0 is away"));
+    // One with an image for another disk is not the one.
+    assert_eq!(control.import_disk(&caller(3), "web1", "disk1", &image()).unwrap_err().code, ErrorCode::Busy);
+    // It comes back, and is lost once more.
+    let back = control.import_disk(&caller(4), "web1", DISK, &image()).unwrap();
+    assert_eq!((back.id, back.awaits_image, back.note), (task.id, None, None));
+    assert!(awaited(&site, &control, &task).awaits_image.is_some());
+    site.host.lock().client_is_away = false;
+    control.import_disk(&caller(5), "web1", DISK, &image()).unwrap();
+    assert!(settle_down(&site, &control));
+    let ended = control.show_task(task.id).unwrap();
+    assert_eq!((ended.state, ended.awaits_image, ended.note), (TaskState::Done, None, None));
+    assert_ne!(control.show_vm("web1").unwrap().disks[0].volume, volume);
+    // It is cancelled while it waits.
+    site.host.lock().client_is_away = true;
+    let task = control.import_disk(&caller(6), "web1", DISK, &image()).unwrap();
+    awaited(&site, &control, &task);
+    control.cancel_task(&caller(7), task.id).unwrap();
+    assert_eq!(
+        control.import_disk(&caller(8), "web1", DISK, &image()).unwrap_err().code,
+        ErrorCode::Busy,
+        "nobody brings an image to a task that is being cancelled"
+    );
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
+}
+
+#[test]
+fn an_image_is_brought_again_after_its_host_was_killed() {
+    let (site, control) = site();
+    control.create_vm(&caller(1), &create("web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    let volume = |control: &Control| control.show_vm("web1").unwrap().disks[0].volume;
+    let before = volume(&control);
+    let begin = |caller_number| {
+        site.host.lock().client_is_away = true;
+        let task = control.import_disk(&caller(caller_number), "web1", DISK, &image()).unwrap();
+        awaited(&site, &control, &task);
+        control.import_disk(&caller(caller_number + 1), "web1", DISK, &image()).unwrap();
+        site.host.restart();
+        site.host.lock().client_is_away = false;
+        let waits = awaited(&site, &control, &task);
+        assert_eq!(waits.awaits_image.as_ref().map(Name::as_str), Some(DISK), "{waits:?}");
+        task
+    };
+    // Nobody brings it: the disk is what it was.
+    let task = begin(2);
+    assert!(settle_down(&site, &control));
+    let ended = control.show_task(task.id).unwrap();
+    assert_eq!(ended.error.unwrap().code, ErrorCode::Timeout);
+    assert_eq!(volume(&control), before);
+    let task = begin(4);
+    control.import_disk(&caller(6), "web1", DISK, &image()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+    assert_ne!(volume(&control), before);
+    assert_eq!(site.host.lock().violations, Vec::<String>::new());
 }
 
 #[test]

@@ -188,7 +188,8 @@ fn a_policy_refuses_consoles_to_browsers_alone() {
     assert_eq!(asks(&browser.client, &browser.cookie(), &ticket, &[]).map(drop), Err(403));
     let log = admin.get("/v1/access/log?limit=5").json();
     assert!(
-        log.to_string().contains("policy direct refuses VM web2's console and screen to browsers"),
+        log.to_string()
+            .contains("policy direct refuses VM web2's console and screen, and its uploads, to browsers"),
         "{log}"
     );
 }

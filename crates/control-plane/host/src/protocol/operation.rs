@@ -519,12 +519,15 @@ pub struct Progress {
     /// Of memory that passes to another host while its VM runs: how fast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passing: Option<Passing>,
+    /// Whether the client whose image is read is away. It has some minutes to come back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub client_is_away: bool,
 }
 
 impl Progress {
     /// A progress of anything but passing memory.
     pub fn new(done: u64, total: u64, unit: ProgressUnit) -> Self {
-        Self { done, total, unit, passing: None }
+        Self { done, total, unit, passing: None, client_is_away: false }
     }
 }
 

@@ -19,7 +19,7 @@ use strongroom_host::proof::check_peer;
 use strongroom_host::protocol::{FORMAT, GuestHello, GuestWelcome, Problem, ProblemBody, TicketRequest};
 
 use super::tickets::{Image, TicketFor, not_good};
-use super::{Hostd, operations};
+use super::{Hostd, image_jobs, operations};
 
 /// The longest line of a client, in bytes.
 const LINE_BYTES_MAX: usize = 4096;
@@ -90,7 +90,7 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) -> Resul
     let bring = || {
         let (brought, from) = match &file {
             Some(file) => (Brought::File, check_image(file.try_clone().map_err(kept)?)?),
-            None => (Brought::Frames, stream.try_clone().map_err(kept)?.into()),
+            None => (Brought::Client, stream.try_clone().map_err(kept)?.into()),
         };
         Ok(Image { brought, from })
     };
@@ -108,7 +108,13 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) -> Resul
         operations::give_while_off(hostd, vm, task, grants, to, within)
     };
     let kind = match request {
-        TicketRequest::Upload { .. } => return welcome(&stream, &GuestWelcome::Upload),
+        TicketRequest::Upload { disk } => {
+            let waits = file.is_none().then(|| hostd.image_jobs.of(vm, &disk)).flatten();
+            welcome(&stream, &GuestWelcome::Upload)?;
+            let Some(job) = waits else { return Ok(()) };
+            hostd.tickets.void(&hello.ticket);
+            return image_jobs::hand_on(&job, stream);
+        }
         TicketRequest::Console { read_only } => RequestKind::Console { read_only },
         TicketRequest::ConsoleLog { spec, grants } => match hostd.vms.link(vm) {
             Ok(_) => RequestKind::ConsoleLog,

@@ -17,6 +17,7 @@ mod fits;
 mod group;
 mod guest;
 mod http;
+mod image_jobs;
 mod link;
 mod live_moves;
 mod networks;
@@ -62,6 +63,7 @@ pub use self::changes::ChangeLog;
 use self::clusters::{Clusters, Connection, Follower};
 use self::config::{DATASTORES_MAX, DatastoreConfig, HostConfig};
 use self::disk_switches::DiskSwitches;
+use self::image_jobs::ImageJobs;
 pub use self::link::SupervisorProgram;
 use self::operations::blocking;
 pub use self::port::{PortConfig, PortOptions, PortTls};
@@ -167,6 +169,7 @@ pub struct Hostd {
     queue: Queue,
     changes: Arc<ChangeLog>,
     tickets: Tickets,
+    image_jobs: ImageJobs,
     readers: Readers,
     runtime: Handle,
     port: Option<PortOptions>,
@@ -205,6 +208,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
         queue: Queue::new(Arc::clone(&changes), config.reencryptions_max),
         changes,
         tickets: Tickets::default(),
+        image_jobs: ImageJobs::default(),
         readers: Readers::default(),
         runtime: Handle::current(),
         port: options.port.clone(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::move_volume;
 use strongroom_host::dumps;
-use strongroom_host::orders::{JobRequest, Report, RequestKind, Task};
+use strongroom_host::orders::{Brought, JobRequest, Report, RequestKind, Task};
 use strongroom_host::protocol::{
     CloneSource, DatastoreState, DiskChange, DiskName, Dump, Grant, HandoverId, HeldVolume, JudgeRequest,
     Judgement, KnownVolume, MacAddress, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
@@ -988,11 +988,17 @@ pub async fn do_job(
     files: Vec<OwnedFd>,
 ) -> Result<Vec<VolumeFacts>, Failure> {
     let winds_up = matches!(task, Task::Reencrypt(_));
+    let filled_by_client = match &task {
+        Task::Import { disk, brought: Brought::Client, .. } => Some(disk.clone()),
+        _ => None,
+    };
     let birth = hostd.birth(hostd.run.path(), job.request.grants.clone(), task);
     let (hostd, job) = (Arc::clone(hostd), Arc::clone(job));
     blocking(move || {
         let (wire, mut child) = hostd.supervisor.start(&birth, &files)?;
         drop(birth);
+        let wire = Arc::new(wire);
+        let _listed = filled_by_client.map(|disk| hostd.image_jobs.list(job.vm, disk, Arc::clone(&wire)));
         let mut told = hear_job(&hostd, &job, &wire, &mut child);
         if winds_up && matches!(told, Err(Failure::Cancelled)) {
             told = wind_up(&wire);
@@ -1071,6 +1077,7 @@ fn hear_job(
             Ok((Report::Done(volumes), _)) => return Ok(volumes),
             Ok((Report::Failed(problem), _)) => return Err(problem.into()),
             Ok((Report::Progress(progress), _)) => hostd.queue.progress(job, progress),
+            Ok((Report::ClientIsAway, _)) => hostd.queue.client_is_away(job),
             Ok(_) => {}
             Err(WireError::Silent(_)) if job.is_cancelled() => return Err(Failure::Cancelled),
             Err(WireError::Silent(_)) => {}

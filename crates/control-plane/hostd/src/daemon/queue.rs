@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{
     ChangedObject, Changes, DiskChange, Operation, OperationId, OperationKind, OperationOutcome,
-    OperationRequest, OperationState, Problem, Progress,
+    OperationRequest, OperationState, Problem, Progress, ProgressUnit,
 };
 use strongroom_types::VmId;
 use tokio::sync::watch;
@@ -233,6 +233,14 @@ impl Queue {
     /// Sets the progress of an operation.
     pub fn progress(&self, job: &Job, progress: Progress) {
         self.change(job, |now| now.progress = Some(progress));
+    }
+
+    /// Notes that the client whose image an operation reads is away. What is done stays.
+    pub fn client_is_away(&self, job: &Job) {
+        self.change(job, |now| {
+            let done = now.progress.unwrap_or_else(|| Progress::new(0, 0, ProgressUnit::Bytes));
+            now.progress = Some(Progress { client_is_away: true, ..done });
+        });
     }
 
     /// Sets the progress of the operation that runs on the VM.

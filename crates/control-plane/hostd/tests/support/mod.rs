@@ -477,18 +477,35 @@ impl Host {
         format: ImageFormat,
     ) -> (OperationId, BufReader<UnixStream>) {
         let disk: DiskName = disk.parse().unwrap();
-        let ticket = self.ticket(spec, TicketRequest::Upload { disk: disk.clone() }).unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(image).unwrap();
+        let ticket = self.ticket(spec, TicketRequest::Upload { disk: disk.clone() }).unwrap();
+        let operation = self.begin_import_with(spec, disk, &ticket, format);
+        (operation, self.upload(&ticket, Some(&file)))
+    }
+
+    /// Begins an import of the image that comes with a ticket.
+    pub fn begin_import_with(
+        &self,
+        spec: &VmSpec,
+        disk: DiskName,
+        ticket: &Ticket,
+        format: ImageFormat,
+    ) -> OperationId {
         let spec_told = Box::new(spec.clone());
         let kind = OperationKind::ImportDisk { spec: spec_told, disk, ticket: ticket.ticket.clone(), format };
         let request = self.request(0, kind);
         self.operate(spec, &request).unwrap();
-        let mut stream = self.show(&ticket, Some(&file));
+        request.operation
+    }
+
+    /// A client with an image, which is let in.
+    pub fn upload(&self, ticket: &Ticket, file: Option<&std::fs::File>) -> BufReader<UnixStream> {
+        let mut stream = self.show(ticket, file);
         let mut line = String::new();
         stream.read_line(&mut line).unwrap();
         assert_eq!(serde_json::from_str::<GuestWelcome>(&line).unwrap(), GuestWelcome::Upload);
-        (request.operation, stream)
+        stream
     }
 
     /// All that a client receives that presents a ticket for this request.

@@ -430,12 +430,12 @@ fn qcow2(content: &[u8]) -> Vec<u8> {
 }
 
 /// An image for or from qemu-img.
-struct Image<'path> {
-    format: &'static str,
-    path: &'path Path,
+pub struct Image<'path> {
+    pub format: &'static str,
+    pub path: &'path Path,
 }
 
-fn convert(from: &Image<'_>, to: &Image<'_>) {
+pub fn convert(from: &Image<'_>, to: &Image<'_>) {
     let mut command = Command::new("qemu-img");
     command.args(["convert", "-f", from.format, "-O", to.format]).args([from.path, to.path]);
     assert!(command.status().unwrap().success());

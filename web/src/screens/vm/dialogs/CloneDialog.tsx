@@ -1,6 +1,7 @@
 import { useState } from "react";
 import { ActionDialog } from "../../../actions/ActionDialog";
 import { clone } from "../../../actions/vm";
+import { useAsk } from "../../../api/ask";
 import { limitsOf, textFault } from "../../../api/limits";
 import type { Vm } from "../../../api/types";
 import { RadioField, SelectField, TextField } from "../../../ui/Field";
@@ -16,13 +17,17 @@ export function CloneDialog({ vm, snapshot: chosen = "", onClose }: Props) {
   const [name, setName] = useState(`${vm.name}-clone`);
   const [snapshot, setSnapshot] = useState(chosen);
   const [how, setHow] = useState("copy");
+  const stores = useAsk("datastore_list", { query: { limit: 1000 } });
+  const [datastore, setDatastore] = useState("");
+  const [seal, setSeal] = useState("");
+  const isCopy = how === "copy";
   const fault = textFault(limitsOf("CloneVm", "name"), name);
   const wish = {
     name,
     snapshot: snapshot === "" ? undefined : snapshot,
-    linked: how === "linked",
-    encrypted: undefined,
-    datastore: undefined,
+    linked: !isCopy,
+    encrypted: isCopy && seal !== "" ? seal === "sealed" : undefined,
+    datastore: datastore === "" ? undefined : datastore,
   };
   return (
     <ActionDialog
@@ -61,6 +66,33 @@ export function CloneDialog({ vm, snapshot: chosen = "", onClose }: Props) {
           },
         ]}
       />
+      <details className="what">
+        <summary>Elsewhere, or otherwise</summary>
+        <SelectField
+          label="Datastore"
+          hint="Of the same host."
+          value={datastore}
+          onChange={setDatastore}
+          options={[
+            { value: "", label: `That of ${vm.name}` },
+            ...(stores.data?.items ?? [])
+              .filter((store) => store.name !== vm.datastore)
+              .map((store) => ({ value: store.name, label: store.name })),
+          ]}
+        />
+        {isCopy ? (
+          <SelectField
+            label="Protection"
+            value={seal}
+            onChange={setSeal}
+            options={[
+              { value: "", label: "As its origin" },
+              { value: "sealed", label: "Sealed" },
+              { value: "clear", label: "Clear: who reads the datastore reads its disks" },
+            ]}
+          />
+        ) : null}
+      </details>
     </ActionDialog>
   );
 }

@@ -28,6 +28,7 @@ const TAGS_HINT =
 
 export function AddDiskDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) {
   const [size, setSize] = useState(noSize);
+  const [isSwap, setSwap] = useState(false);
   const [tags, setTags] = useState(false);
   const limits = limitsOf("AddDisk", "size_bytes");
   const wanted = bytesOf(size);
@@ -36,11 +37,17 @@ export function AddDiskDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) 
     <ActionDialog
       title={`Add a disk to ${vm.name}`}
       submit="Add"
-      actions={isValid ? [addDisk(vm, wanted, tags)] : []}
+      actions={isValid ? [addDisk(vm, { size: wanted, isSwap, integrity: tags && !isSwap })] : []}
       onClose={onClose}
     >
       <SizeField label="Size" size={size} limits={limits} onChange={setSize} />
-      {vm.encrypted ? (
+      <CheckField
+        label="Swap"
+        hint="It is empty at each start; the guest finds it by its label, swap0 and so on."
+        isChecked={isSwap}
+        onChange={setSwap}
+      />
+      {vm.encrypted && !isSwap ? (
         <CheckField label="Integrity tags" hint={TAGS_HINT} isChecked={tags} onChange={setTags} />
       ) : null}
     </ActionDialog>

@@ -7,6 +7,7 @@ import type { Vm } from "../../../api/types";
 import { bytes } from "../../../lib/units";
 import { SelectField, TextField } from "../../../ui/Field";
 import { Note } from "../../../ui/Notes";
+import { bytesOf, noSize, sizeFault, SizeField } from "../../../ui/SizeField";
 
 export function MigrateDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) {
   const hosts = useAsk("host_list", { query: { limit: 1000 } });
@@ -14,8 +15,17 @@ export function MigrateDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) 
   const [host, setHost] = useState("");
   const [datastore, setDatastore] = useState("");
   const [pause, setPause] = useState("300");
+  const [rate, setRate] = useState(noSize);
+  const [channels, setChannels] = useState("1");
   const runs = vm.power === "running" || vm.power === "paused";
   const fault = runs ? numberFault(limitsOf("MoveToHost", "pause_ms"), Number(pause)) : undefined;
+  const rateLimits = limitsOf("MoveToHost", "bytes_per_second");
+  const bandwidth = runs ? bytesOf(rate) : undefined;
+  const rateFault = bandwidth === undefined ? undefined : sizeFault(rateLimits, rate);
+  const channelsFault = runs
+    ? numberFault(limitsOf("MoveToHost", "channels"), Number(channels))
+    : undefined;
+  const isValid = [fault, rateFault, channelsFault].every((each) => each === undefined);
   const others = (hosts.data?.items ?? []).filter(({ name }) => name !== vm.host);
   const reached = (stores.data?.items ?? []).filter(
     (store) => host === "" || (store.hosts ?? []).some((each) => each.host === host),
@@ -24,12 +34,14 @@ export function MigrateDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) 
     host: host === "" ? undefined : host,
     datastore: datastore === "" ? undefined : datastore,
     pauseMs: runs && pause !== "300" ? Number(pause) : undefined,
+    bandwidth,
+    channels: runs && channels !== "1" ? Number(channels) : undefined,
   };
   return (
     <ActionDialog
       title={`Move ${vm.name} to another host`}
       submit="Move"
-      actions={fault === undefined ? [migrate(vm, wish)] : []}
+      actions={isValid ? [migrate(vm, wish)] : []}
       onClose={onClose}
     >
       {hosts.data !== undefined && others.length === 0 ? (
@@ -70,6 +82,29 @@ export function MigrateDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) 
           onChange={setPause}
           fault={fault}
         />
+      ) : null}
+      {runs ? (
+        <details className="what">
+          <summary>How its memory passes</summary>
+          <div className="field-row">
+            <SizeField
+              label="At most, a second"
+              size={rate}
+              limits={rateLimits}
+              onChange={setRate}
+              hint="Without it, what the network gives."
+              isOptional
+            />
+            <TextField
+              label="Channels"
+              hint="Each takes a processor at either end."
+              inputMode="numeric"
+              value={channels}
+              onChange={setChannels}
+              fault={channelsFault}
+            />
+          </div>
+        </details>
       ) : null}
     </ActionDialog>
   );

@@ -31,7 +31,7 @@ export function RotateDialog({
           {
             value: "key",
             label: "The VM's key",
-            hint: "Seconds: its data keys are sealed under the new one. Whoever had the data keys still has them.",
+            hint: "Seconds: its data keys are sealed under the new one. Anyone who had the data keys still has them.",
           },
           {
             value: "data",

@@ -6,6 +6,9 @@ import type { VmSummary } from "../../../api/types";
 import { CheckField, TextField } from "../../../ui/Field";
 import { named } from "./naming";
 
+/** As many others take part at one instant (`with` of the API). */
+const WITH_MAX = limitsOf("CreateSnapshot", "with").maxItems ?? 0;
+
 type Of = Pick<VmSummary, "name" | "power"> & { guest_agent?: boolean };
 
 export function SnapshotDialog({ vms, onClose }: { vms: readonly Of[]; onClose: () => void }) {
@@ -13,18 +16,26 @@ export function SnapshotDialog({ vms, onClose }: { vms: readonly Of[]; onClose: 
   const [memory, setMemory] = useState(false);
   const [quiesce, setQuiesce] = useState(false);
   const [within, setWithin] = useState("30");
+  const [isTogether, setTogether] = useState(false);
   const nameFault = textFault(limitsOf("CreateSnapshot", "name"), name);
   const withinFault = quiesce
     ? numberFault(limitsOf("CreateSnapshot", "quiesce_within_s"), Number(within))
     : undefined;
   const isValid = nameFault === undefined && withinFault === undefined;
   const anyRuns = vms.some(({ power }) => power === "running" || power === "paused");
+  const [first, ...others] = vms;
   const wish = { name, memory, quiesceS: quiesce ? Number(within) : undefined };
   return (
     <ActionDialog
       title={`Snapshot of ${named(vms)}`}
       submit="Make the snapshot"
-      actions={isValid ? vms.map((vm) => createSnapshot(vm, wish)) : []}
+      actions={
+        !isValid || first === undefined
+          ? []
+          : isTogether
+            ? [createSnapshot(first, { ...wish, with: others })]
+            : vms.map((vm) => createSnapshot(vm, wish))
+      }
       onClose={onClose}
     >
       <TextField
@@ -34,6 +45,14 @@ export function SnapshotDialog({ vms, onClose }: { vms: readonly Of[]; onClose: 
         fault={name === "" ? undefined : nameFault}
         isCode
       />
+      {others.length > 0 && others.length <= WITH_MAX ? (
+        <CheckField
+          label="Of one instant"
+          hint="All of them, on one host, get it at the same moment, or none does. Otherwise each gets its own."
+          isChecked={isTogether}
+          onChange={setTogether}
+        />
+      ) : null}
       {anyRuns ? (
         <>
           <CheckField

@@ -24,9 +24,9 @@ use strongroom_host::protocol::{
     GuestPort, HandoverId, Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes,
     MigrationPermit, MoveStep, NewVmSnapshot, Nic, ObservedVm, ObservedVms, OffReason, Operation,
     OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState, Problem,
-    Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SavedMemory, SnapshotChange,
-    SpaceReport, Term, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots,
-    VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
+    Programs, Progress, ProgressUnit, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest,
+    SavedMemory, SnapshotChange, SpaceReport, Term, Ticket, TicketId, TicketRequest, Topology, VmGeneration,
+    VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
@@ -361,6 +361,8 @@ pub struct HostInside {
     pub readings: usize,
     /// The error codes of failing imports; the last comes first.
     pub imports_that_fail: Vec<&'static str>,
+    /// Whether the client of an import is away.
+    pub client_is_away: bool,
     pub down: bool,
     /// Whether it carries out requests at once, and blocks requests for changes until there are
     /// some.
@@ -637,6 +639,7 @@ impl HostInside {
             refuses: None,
             readings: 0,
             imports_that_fail: Vec::new(),
+            client_is_away: false,
             down: false,
             by_itself: false,
             ended: false,
@@ -903,6 +906,16 @@ impl HostInside {
             let Some((_, request)) = inside.operations.get(operation) else { continue };
             let Some(request) = request.clone() else { continue };
             let vm = inside.operations[operation].0.vm;
+            let is_import = matches!(request.kind, OperationKind::ImportDisk { .. });
+            if is_import && let Some((state, _)) = inside.operations.get_mut(operation) {
+                let away = inside.client_is_away;
+                let progress = Progress::new(1, 2, ProgressUnit::Bytes);
+                state.progress = Some(Progress { client_is_away: away, ..progress });
+                if away {
+                    inside.order.push(*operation);
+                    continue;
+                }
+            }
             let carried = inside.carry_out(vm, &request);
             let Some((state, request)) = inside.operations.get_mut(operation) else { continue };
             *request = None;

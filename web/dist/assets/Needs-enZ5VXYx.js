@@ -1,0 +1,1 @@
+import{i as r,j as e,N as o}from"./index-DORqmTQe.js";function a({operation:t,children:i}){const s=r()(t);return s===void 0?i:e.jsx(o,{title:"This takes another right",children:e.jsx("p",{children:s})})}export{a as N};

@@ -1,1 +1,0 @@
-import{l as s,w as n}from"./index-jDMOfp7q.js";import{a as e}from"./run-DOLiJtxA.js";function l({id:a,kind:t,object:c}){return e(`Cancel ${n(t)} of ${c.name}`,"task_cancel",{path:{task:a}},["task","cancel",a])}function i({kind:a,object:t}){return`${s(n(a))} ${t.name}`}export{l as c,i as t};
