@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-migrations measure-moves measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak page check-page test-page test-page-guests
+.PHONY: help demo demo-cluster package test-package test-upgrade build fips test test-guests test-guests-slice test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-reencryption measure-tags measure-qos measure-estate measure-ceph measure-kmip measure-migrations measure-moves measure-vms measure-volumes prove kill-vms migrations snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems test-ceph test-ceph-newer test-sealed-osds attacks attack-role fuzz-roles mutants rekey-volumes soak page check-page test-page test-page-guests test-page-full soak-page measure-page
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -126,15 +126,30 @@ page: ## the page in web/, built anew into web/dist, which the program embeds
 check-page: ## types, lints and units of the page, and that web/dist is what its sources make
 	scripts/page check
 
-test-page: ## the page in Debian's Chromium against a real serve: every screen in both themes, everyday tasks, sessions, roles, scripts in names; some three minutes
+test-page: ## the page in Debian's Chromium against a real serve: every screen in both themes and for each role, everyday tasks, ways to sign in, a key server that is away, attacks; some twelve minutes
 	scripts/install-packages page
 	cargo build --package strongroom-cli
 	STRONGROOM_BIN=$(tested_program) scripts/page test
 
-test-page-guests: ## consoles and screens of the page, with a real guest: typed at, taken over, lost, and attacked; some two minutes
+test-page-guests: ## the page with a real guest: its console and screen, keys renewed while it writes, and, as root, a move between two hosts; some four minutes
 	scripts/install-packages page
 	cargo build --package strongroom-cli
 	STRONGROOM_BIN=$(tested_program) scripts/page guests
+
+test-page-full: build ## both, the page's memory for some minutes, and what 10,000 VMs cost a browser; as root, some half an hour
+	scripts/install-packages page
+	cargo build --release --package strongroom-estate
+	STRONGROOM_BIN=$(abspath $(programs)/strongroom) STRONGROOM_ESTATE=$(abspath $(programs)/strongroom-estate) scripts/page full
+
+soak-page: build ## the page's memory while things happen to 10,000 VMs; as root, an hour, or MINUTES
+	scripts/install-packages page
+	cargo build --release --package strongroom-estate
+	STRONGROOM_BIN=$(abspath $(programs)/strongroom) STRONGROOM_ESTATE=$(abspath $(programs)/strongroom-estate) scripts/page soak $(or $(MINUTES),60)
+
+measure-page: build ## what the list of 10,000 VMs costs a browser; as root, on a quiet machine, some three minutes, docs/PAGE.md
+	scripts/install-packages page
+	cargo build --release --package strongroom-estate
+	STRONGROOM_BIN=$(abspath $(programs)/strongroom) STRONGROOM_ESTATE=$(abspath $(programs)/strongroom-estate) scripts/page measure
 
 test-ceph: ## volumes on a real Ceph cluster of this machine: the suite that every disk must pass, names, devices that are gone or full, fencing, a VM's directory, whole VMs, processes that are killed; some ten minutes. FENCING_ROUNDS=
 	scripts/install-packages test

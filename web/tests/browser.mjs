@@ -24,7 +24,7 @@ const TYPES = {
 const DIST_FLAGS = [
   "--disable-features=LocalNetworkAccessChecks,LocalNetworkAccessChecksWebSockets",
 ];
-const IS_DIST = process.env["STRONGROOM_PAGE"] === "dist";
+export const IS_DIST = process.env["STRONGROOM_PAGE"] === "dist";
 
 export function launch() {
   return chromium.launch({
@@ -37,10 +37,12 @@ export function launch() {
 export class Window {
   /** @type {string[]} */
   faults = [];
+  /** Origins whose own pages are not judged. @type {string[]} */
+  elsewhere = [];
 
   /**
    * @param {import("playwright-core").BrowserContext} context
-   * @param {import("./serving.mjs").Serving} serving
+   * @param {import("./api.mjs").Api} serving
    */
   constructor(context, serving) {
     this.context = context;
@@ -49,7 +51,7 @@ export class Window {
 
   /**
    * @param {import("playwright-core").Browser} browser
-   * @param {import("./serving.mjs").Serving} serving
+   * @param {import("./api.mjs").Api} serving
    * @param {{ width?: number, height?: number, theme?: "light" | "dark" }} [look]
    */
   static async open(browser, serving, { width = 1280, height = 800, theme = "light" } = {}) {
@@ -66,16 +68,24 @@ export class Window {
   /** Another tab of this window. */
   async tab(address = "/") {
     const page = await this.context.newPage();
+    const isElsewhere = () => this.elsewhere.includes(new URL(page.url()).origin);
     page.on("console", (message) => {
+      if (isElsewhere()) return;
       const { url } = message.location();
       // Whether somebody is signed in is known from the answer alone.
       const isQuestion = url.endsWith("/v1/me") && message.text().includes("401");
-      if (["error", "warning"].includes(message.type()) && !isQuestion)
+      // Whether a VM that has changed is still there, too.
+      const isLook =
+        /\/v1\/vms\/[0-9a-f]{8}-[0-9a-f-]{27}$/.test(url) && message.text().includes("404");
+      // The program's own page, in the place of which web/dist is shown, has other assets.
+      const isOther = IS_DIST && url.includes("/assets/") && message.text().includes("404");
+      if (["error", "warning"].includes(message.type()) && !isQuestion && !isLook && !isOther)
         this.faults.push(`${message.type()}: ${message.text()} (${url})`);
     });
     page.on("pageerror", (error) => this.faults.push(`error: ${error.message}`));
     page.on("request", (request) => {
       const { origin, protocol } = new URL(request.url());
+      if (isElsewhere() || this.elsewhere.includes(origin)) return;
       if (origin !== this.serving.origin && !["data:", "blob:"].includes(protocol))
         this.faults.push(`foreign request: ${request.url()}`);
     });
@@ -83,6 +93,7 @@ export class Window {
       this.faults.push(`a script has run: ${dialog.message()}`);
       void dialog.dismiss();
     });
+    if (IS_DIST) this.#replaceRedirected(page);
     await page.goto(`${this.serving.origin}${address}`);
     return page;
   }
@@ -96,6 +107,17 @@ export class Window {
 
   async close() {
     await this.context.close();
+  }
+
+  /** What a redirection leads to is not routed. @param {import("playwright-core").Page} page */
+  #replaceRedirected(page) {
+    page.on("response", (answer) => {
+      const request = answer.request();
+      const { origin, pathname } = new URL(request.url());
+      const isPage = origin === this.serving.origin && !pathname.startsWith("/v1");
+      if (isPage && request.isNavigationRequest() && request.redirectedFrom() !== null)
+        void page.goto(request.url()).catch(() => undefined);
+    });
   }
 
   /** Shows web/dist in place of the page that the program was built with, under its headers. */

@@ -15,8 +15,9 @@ export const HAS_GUEST = existsSync(join(FILES, "vmlinux"));
  * Makes a VM that boots it.
  * @param {import("./serving.mjs").Serving} serving
  * @param {string} name
+ * @param {object} [more] More fields of the request.
  */
-export async function makeGuest(serving, name) {
+export async function makeGuest(serving, name, more = {}) {
   const boot = join(serving.home, "hostd/boot");
   mkdirSync(boot, { recursive: true });
   for (const file of ["vmlinux", "initramfs.cpio"])
@@ -34,5 +35,6 @@ export async function makeGuest(serving, name) {
       initrd: join(boot, "initramfs.cpio"),
       arguments: ARGUMENTS,
     },
+    ...more,
   });
 }

@@ -5,8 +5,8 @@ import { after, before, test } from "node:test";
 import { launch, picture, signIn, violations, Window } from "./browser.mjs";
 import { HAS_GUEST, makeGuest } from "./guest.mjs";
 import { Serving } from "./serving.mjs";
+import { answers, is, shows, SOON, types } from "./terminal.mjs";
 
-const SOON = { timeout: Number(process.env["SOON"] ?? 60_000) };
 const CONSOLE = "/vms/guest/console";
 
 /** @type {Serving} */
@@ -76,40 +76,6 @@ async function signedIn(window, address, token = serving.token) {
   return page;
 }
 
-/** Waits until the terminal shows a text. @param {Page} page @param {string | RegExp} text */
-async function shows(page, text) {
-  const source =
-    typeof text === "string" ? text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&") : text.source;
-  await page
-    .waitForFunction(
-      (wanted) =>
-        new RegExp(wanted).test(
-          [...document.querySelectorAll(".xterm-rows > div")]
-            .map((row) => row.textContent?.replaceAll("\u00a0", " ").trimEnd())
-            .join("\n"),
-        ),
-      source,
-      SOON,
-    )
-    .catch(async (error) => {
-      throw new Error(
-        `${error}\nnot ${text} in:\n${await page.locator(".xterm-rows").innerText()}`,
-      );
-    });
-}
-
-/** @param {Page} page @param {"Connected" | "Read only" | "Connection lost" | "VM is off"} state */
-async function is(page, state) {
-  await page.locator(".guest-bar").getByText(state, { exact: true }).waitFor(SOON);
-}
-
-/** Types a line at the console. @param {Page} page @param {string} line */
-async function types(page, line) {
-  await page.locator(".xterm-helper-textarea").focus();
-  await page.keyboard.type(line);
-  await page.keyboard.press("Enter");
-}
-
 /** Clicks on a text that the terminal shows. @param {Page} page @param {string} text */
 async function click(page, text) {
   const at = await page.evaluate((wanted) => {
@@ -133,16 +99,6 @@ async function click(page, text) {
   await page.mouse.move(at.x - 30, at.y + 60);
   await page.mouse.move(at.x, at.y, { steps: 5 });
   await page.mouse.click(at.x, at.y);
-}
-
-/**
- * Runs a line of which the guest makes a text that is not in it.
- * @param {Page} page
- * @param {string} word
- */
-async function answers(page, word) {
-  await types(page, `echo ${word}-$((40+2))`);
-  await shows(page, `${word}-42`);
 }
 
 /** The processes that carry guest data of this server. */

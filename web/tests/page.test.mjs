@@ -1,10 +1,10 @@
 // The page in Chromium, against a real `strongroom serve`.
 import assert from "node:assert/strict";
-import { createHmac } from "node:crypto";
 import { after, before, test } from "node:test";
 import { launch, picture, signIn, violations, Window } from "./browser.mjs";
 import { makeEstate, SCREENS } from "./screens.mjs";
 import { Serving } from "./serving.mjs";
+import { codeOf } from "./totp.mjs";
 
 const SOON = { timeout: 30_000 };
 
@@ -154,6 +154,8 @@ inWindow(
     await page.getByLabel("Linked").check();
     await page.getByLabel("Content", { exact: true }).selectOption("before");
     await page.getByRole("dialog").getByRole("button", { name: "Clone" }).click();
+    // Who leaves before the answer may leave the request behind.
+    await page.getByRole("dialog").waitFor({ ...SOON, state: "detached" });
     await page.goto(`${serving.origin}/vms/made-clone`);
     await page.getByText("Linked clone of").waitFor(SOON);
 
@@ -363,6 +365,8 @@ inWindow("who signs out is out, in every tab", async (window) => {
   const page = await window.signedIn();
   const other = await window.tab("/vms");
   await other.getByRole("link", { name: "alpha" }).waitFor();
+  // A tab behind another one is drawn every few seconds, and a click waits for that.
+  await page.bringToFront();
   await page.getByRole("button", { name: /Account of/ }).click();
   await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
   await page.getByRole("heading", { name: "Sign in" }).waitFor(SOON);
@@ -370,17 +374,3 @@ inWindow("who signs out is out, in every tab", async (window) => {
   assert.deepEqual(await window.context.cookies(), []);
   window.faults = window.faults.filter((fault) => !fault.includes("401"));
 });
-
-/** The code that an authenticator shows now (RFC 6238). @param {string} secret */
-function codeOf(secret) {
-  const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-  const bits = [...secret.replace(/[^A-Z2-7]/g, "")]
-    .map((letter) => alphabet.indexOf(letter).toString(2).padStart(5, "0"))
-    .join("");
-  const key = Buffer.from((bits.match(/.{8}/g) ?? []).map((byte) => parseInt(byte, 2)));
-  const counter = Buffer.alloc(8);
-  counter.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 30_000)));
-  const digest = createHmac("sha1", key).update(counter).digest();
-  const number = digest.readUInt32BE((digest.at(-1) ?? 0) & 15) & 0x7fffffff;
-  return String(number % 1_000_000).padStart(6, "0");
-}

@@ -1,6 +1,8 @@
 // oidc-provider as an identity provider for tests.
 //
-//   node provider.mjs NAME CERTIFICATE KEY
+//   node provider.mjs NAME CERTIFICATE KEY [PAGE]
+//
+// Browsers are sent back to PAGE for the client `strongroom-page`.
 //
 // Listens on a free port of 127.0.0.1 and prints {"issuer": …}. Lines on stdin change what it says,
 // each answered by {"ok": …}; it ends when stdin does.
@@ -14,7 +16,7 @@ import { createInterface } from 'node:readline';
 
 import Provider from 'oidc-provider';
 
-const [name, certificate, key] = process.argv.slice(2);
+const [name, certificate, key, page] = process.argv.slice(2);
 
 // Everybody signs in with any password: what is tried is what comes after.
 const people = new Map([
@@ -49,6 +51,16 @@ const configuration = {
             token_endpoint_auth_method: 'none',
             id_token_signed_response_alg: 'ES256',
         }),
+        ...(page
+            ? [
+                  client('strongroom-page', {
+                      application_type: 'web',
+                      redirect_uris: [page],
+                      token_endpoint_auth_method: 'none',
+                      id_token_signed_response_alg: 'ES256',
+                  }),
+              ]
+            : []),
     ],
     jwks: {
         keys: [

@@ -77,5 +77,6 @@ export function misfit(
   word: string,
 ): string | undefined {
   if (template === true) return "It is a template, which is only cloned.";
-  return FITS[verb].includes(state) ? undefined : `It is ${word.toLowerCase()}.`;
+  if (FITS[verb].includes(state)) return undefined;
+  return state === "key_unavailable" ? "It waits for its key." : `It is ${word.toLowerCase()}.`;
 }

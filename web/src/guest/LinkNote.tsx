@@ -123,7 +123,7 @@ function OffNote({ vm }: { vm: Vm }) {
         <Button
           look="primary"
           icon="play"
-          isDisabled={why !== undefined}
+          why={why}
           onPress={() => void run([powerAction.start(vm)])}
         >
           Start

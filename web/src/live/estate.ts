@@ -3,6 +3,8 @@ import { asProblem, Problem } from "../api/problem";
 import type { StrongroomEvent, Vm, VmSummary } from "../api/types";
 import { Store } from "../lib/store";
 
+/** The first ones are more than a window shows, and there at once. */
+const FIRST_PAGE = 100;
 const PAGE = 1_000;
 /** Beyond this many changed VMs at once, the whole list is asked for again. */
 const SINGLY_MAX = 16;
@@ -74,7 +76,8 @@ async function loadAll(): Promise<void> {
   const found: VmSummary[] = [];
   let cursor: string | undefined;
   do {
-    const query = { limit: PAGE, ...(cursor === undefined ? {} : { cursor }) };
+    const limit = isFirst && cursor === undefined ? FIRST_PAGE : PAGE;
+    const query = { limit, ...(cursor === undefined ? {} : { cursor }) };
     const page = await call("vm_list", { query });
     found.push(...page.items);
     cursor = page.next ?? undefined;

@@ -1,5 +1,5 @@
 import { useEffect, useState, type ReactNode } from "react";
-import { asProblem, type Problem } from "../api/problem";
+import { asProblem, Problem } from "../api/problem";
 import { ThemeSwitch } from "../shell/ThemeSwitch";
 import { Brand } from "../shell/Brand";
 import { ButtonLink } from "../ui/Button";
@@ -42,15 +42,28 @@ interface Through {
   onSignedIn: (session: PageSession) => void;
 }
 
+async function finish(
+  provider: string,
+  returned: Returned | undefined,
+  onSignedIn: (session: PageSession) => void,
+): Promise<void> {
+  if (returned === undefined) return goToProvider(provider);
+  // Whoever cancels there is not sent there again.
+  if ("refusal" in returned) {
+    throw new Problem(
+      "unauthorized",
+      `${provider} has signed nobody in: ${returned.refusal}`,
+      "sign in again, or ask those who run it",
+    );
+  }
+  onSignedIn(await signIn({ by: "provider", ...returned }));
+}
+
 /** On the way to an identity provider, or back from it. */
 export function ThroughProvider({ provider, returned, onSignedIn }: Through) {
   const [problem, setProblem] = useState<Problem>();
   useEffect(() => {
-    const way =
-      returned === undefined
-        ? goToProvider(provider)
-        : signIn({ by: "provider", ...returned }).then(onSignedIn);
-    way.catch((error: unknown) => setProblem(asProblem(error)));
+    finish(provider, returned, onSignedIn).catch((error: unknown) => setProblem(asProblem(error)));
   }, [provider, returned, onSignedIn]);
   return (
     <Door>

@@ -1,4 +1,4 @@
-import type { ReactNode } from "react";
+import { useId, type ReactNode } from "react";
 import { Button as Pressable, type ButtonProps } from "react-aria-components";
 import { Link } from "wouter";
 import { Icon, type IconName } from "./Icon";
@@ -10,10 +10,14 @@ interface Face {
   isBusy?: boolean;
   look?: Look;
   icon?: IconName;
+  /** What it does, or how it can be done elsewhere: the browser's button takes no such text. */
+  "aria-description"?: string | undefined;
+  /** Why it cannot be pressed now. */
+  why?: string | undefined;
   children?: ReactNode;
 }
 
-function Content({ icon, children }: Face) {
+function Content({ icon, children }: Pick<Face, "icon" | "children">) {
   return (
     <>
       {icon === undefined ? null : <Icon name={icon} size={16} />}
@@ -26,17 +30,42 @@ export function Button({
   look = "plain",
   icon,
   isBusy = false,
+  why,
+  "aria-description": does,
+  isDisabled = false,
   children,
   ...rest
 }: Face & Omit<ButtonProps, "children" | "className">) {
-  return (
+  const id = useId();
+  const said = why ?? does;
+  const button = (
     <Pressable
       {...rest}
+      isDisabled={isDisabled || why !== undefined}
       {...(isBusy ? { "data-busy": "" } : {})}
+      {...(said === undefined ? {} : { "aria-describedby": id })}
       className={`button button-${look}`}
     >
       <Content {...(icon === undefined ? {} : { icon })}>{children}</Content>
     </Pressable>
+  );
+  if (said === undefined) return button;
+  const words = (
+    <span id={id} hidden>
+      {said}
+    </span>
+  );
+  // What is disabled takes no pointer: what is around it says why.
+  return why === undefined ? (
+    <>
+      {button}
+      {words}
+    </>
+  ) : (
+    <span className="may" title={why}>
+      {button}
+      {words}
+    </span>
   );
 }
 
@@ -54,7 +83,12 @@ export function IconButton({
 }
 
 /** An address that looks like a button. */
-export function ButtonLink({ to, look = "plain", icon, children }: Face & { to: string }) {
+export function ButtonLink({
+  to,
+  look = "plain",
+  icon,
+  children,
+}: Pick<Face, "look" | "icon" | "children"> & { to: string }) {
   return (
     <Link href={to} className={`button button-${look}`}>
       <Content {...(icon === undefined ? {} : { icon })}>{children}</Content>

@@ -16,16 +16,8 @@ interface Props {
 export function MayButton({ operation, onPress, look = "plain", icon, children }: Props) {
   const why = useRefusal()(operation);
   return (
-    <span className="may" title={why}>
-      <Button
-        look={look}
-        isDisabled={why !== undefined}
-        onPress={onPress}
-        {...(icon === undefined ? {} : { icon })}
-        {...(why === undefined ? {} : { "aria-description": why })}
-      >
-        {children}
-      </Button>
-    </span>
+    <Button look={look} why={why} onPress={onPress} {...(icon === undefined ? {} : { icon })}>
+      {children}
+    </Button>
   );
 }

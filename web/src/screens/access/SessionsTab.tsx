@@ -25,7 +25,11 @@ export function SessionsTab() {
       title={asked.data === undefined ? "Sessions" : plural(asked.data.total, "session")}
       isFlush
       aside={
-        <Button look="plain" isDisabled={sessions.length === 0} onPress={() => end(true)}>
+        <Button
+          look="plain"
+          why={sessions.length === 0 ? "There is no session to end." : undefined}
+          onPress={() => end(true)}
+        >
           End all&hellip;
         </Button>
       }

@@ -9,7 +9,7 @@ import { addresses } from "../../app/addresses";
 import { plural } from "../../lib/units";
 import { Needs } from "../../session/Needs";
 import { useMay } from "../../session/useMay";
-import { useMe } from "../../session/useMe";
+import { useMe, useRefusal } from "../../session/useMe";
 import { Nowhere } from "../../shell/Nowhere";
 import { TextField } from "../../ui/Field";
 import { MayButton } from "../../ui/MayButton";
@@ -25,10 +25,16 @@ import { SessionLines } from "./SessionsTab";
 const MS = 1_000;
 
 export function UserScreen({ name }: { name: string }) {
+  const may = useRefusal()("user_list") === undefined;
   return (
-    <Needs operation="user_list">
-      <Found name={name} />
-    </Needs>
+    <>
+      {may ? null : (
+        <ScreenHead title={name} above={<Link href={addresses.access()}>Users</Link>} />
+      )}
+      <Needs operation="user_list">
+        <Found name={name} />
+      </Needs>
+    </>
   );
 }
 

@@ -27,10 +27,7 @@ export function ConsoleBar({ shown, vm }: { shown: VmConsole; vm: Vm }) {
   const refusal = state.is === "open" && state.writer ? undefined : "Nothing is typed now.";
   return (
     <div className="guest-bar-end">
-      <Button
-        isDisabled={refusal !== undefined}
-        onPress={() => shown.asked.become({ what: "paste", text: "" })}
-      >
+      <Button why={refusal} onPress={() => shown.asked.become({ what: "paste", text: "" })}>
         Paste&hellip;
       </Button>
       <Button

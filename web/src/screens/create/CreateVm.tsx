@@ -122,7 +122,7 @@ function Outcome({
           {refused === undefined ? null : <Note tone="warning">{refused}</Note>}
           {problem === undefined ? null : <ProblemNote problem={problem} />}
           <WhatThisDoes actions={action === undefined ? [] : [action]} />
-          <Button type="submit" look="primary" isBusy={isBusy} isDisabled={refused !== undefined}>
+          <Button type="submit" look="primary" isBusy={isBusy} why={refused}>
             Create
           </Button>
           {wrong.length === 0 ? null : (

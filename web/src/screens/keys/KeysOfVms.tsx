@@ -52,6 +52,13 @@ export function KeysOfVms() {
   const changeable = found.filter(
     (vm) => vm.encrypted && refusal("vm_rotate_key", { vm }) === undefined,
   );
+  const encrypted = found.filter((vm) => vm.encrypted);
+  const why =
+    changeable.length > 0
+      ? undefined
+      : encrypted[0] === undefined
+        ? "None of these VMs is encrypted."
+        : refusal("vm_rotate_key", { vm: encrypted[0] });
   const columns = useMemo(() => columnsOf(standings), [standings]);
 
   return (
@@ -67,12 +74,12 @@ export function KeysOfVms() {
         isFlush
         aside={
           <div className="buttons">
-            <Button isDisabled={changeable.length === 0} onPress={() => ask("period")}>
+            <Button why={why} onPress={() => ask("period")}>
               Set the period of {count(changeable.length)}&hellip;
             </Button>
             <Button
               icon="key"
-              isDisabled={changeable.length === 0}
+              why={why}
               onPress={() => ask("rotate")}
               aria-description="Of all encrypted VMs that match and that you may re-encrypt"
             >

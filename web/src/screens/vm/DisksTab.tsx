@@ -43,19 +43,11 @@ export function DisksTab({ vm }: { vm: Vm }) {
   return (
     <>
       <div className="buttons">
-        <Button
-          icon="plus"
-          isDisabled={why("vm_add_disk") !== undefined}
-          onPress={() => ask({ what: "add" })}
-        >
+        <Button icon="plus" why={why("vm_add_disk")} onPress={() => ask({ what: "add" })}>
           Add a disk&hellip;
         </Button>
         {vm.seed === true ? (
-          <Button
-            isDisabled={whyNotFilled !== undefined}
-            onPress={() => ask({ what: "seed" })}
-            {...(whyNotFilled === undefined ? {} : { "aria-description": whyNotFilled })}
-          >
+          <Button why={whyNotFilled} onPress={() => ask({ what: "seed" })}>
             Replace cloud-init&rsquo;s seed&hellip;
           </Button>
         ) : null}

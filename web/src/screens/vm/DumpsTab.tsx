@@ -32,12 +32,7 @@ export function DumpsTab({ vm }: { vm: Vm }) {
         title="Dumps of its memory"
         isFlush
         aside={
-          <Button
-            icon="plus"
-            isDisabled={whyNot !== undefined}
-            onPress={() => ask({ what: "create" })}
-            {...(whyNot === undefined ? {} : { "aria-description": whyNot })}
-          >
+          <Button icon="plus" why={whyNot} onPress={() => ask({ what: "create" })}>
             Dump&hellip;
           </Button>
         }
@@ -77,7 +72,7 @@ export function DumpsTab({ vm }: { vm: Vm }) {
                     <span className="buttons">
                       <Button
                         look="quiet"
-                        isDisabled={why("vm_dump_delete") !== undefined}
+                        why={why("vm_dump_delete")}
                         aria-label={`Delete dump ${dump.number}`}
                         onPress={() => ask({ what: "delete", dump })}
                       >

@@ -31,12 +31,7 @@ export function KeysTab({ vm }: { vm: Vm }) {
     );
   }
   const rotate = (
-    <Button
-      icon="key"
-      isDisabled={why !== undefined}
-      onPress={() => ask("rotate")}
-      {...(why === undefined ? {} : { "aria-description": why })}
-    >
+    <Button icon="key" why={why} onPress={() => ask("rotate")}>
       Rotate&hellip;
     </Button>
   );
@@ -76,11 +71,7 @@ export function KeysTab({ vm }: { vm: Vm }) {
       <Panel
         title="Data keys"
         aside={
-          <Button
-            look="quiet"
-            isDisabled={refusal("vm_cryptoperiod_set") !== undefined}
-            onPress={() => ask("period")}
-          >
+          <Button look="quiet" why={refusal("vm_cryptoperiod_set")} onPress={() => ask("period")}>
             Cryptoperiod&hellip;
           </Button>
         }

@@ -25,7 +25,7 @@ export function NetworkPanel({ vm }: { vm: Vm }) {
         <Button
           icon="plus"
           look="quiet"
-          isDisabled={why("vm_add_nic") !== undefined}
+          why={why("vm_add_nic")}
           onPress={() => ask({ what: "add" })}
         >
           Add a card&hellip;

@@ -8,8 +8,14 @@ import { UploadNote } from "../../upload/UploadNote";
 import { TaskProgress } from "../tasks/TaskProgress";
 import { useTask } from "../tasks/useTask";
 
+interface Props {
+  task: string;
+  /** What is said of the VM already, and not said again. */
+  said?: string | null | undefined;
+}
+
 /** The task that works on a VM, with how far it is. */
-export function RunningTask({ task: id }: { task: string }) {
+export function RunningTask({ task: id, said }: Props) {
   const { data: task } = useTask(id);
   const run = useRun();
   if (task?.state !== "running") return null;
@@ -21,7 +27,7 @@ export function RunningTask({ task: id }: { task: string }) {
           <Link href={addresses.task(id)}>{taskTitle(task)}</Link>
           {task.cancelling ? ", which is being cancelled" : ""}
         </p>
-        {typeof task.note === "string" ? <p>{task.note}</p> : null}
+        {typeof task.note === "string" && task.note !== said ? <p>{task.note}</p> : null}
         <TaskProgress task={task} />
         <UploadNote task={task} />
       </div>

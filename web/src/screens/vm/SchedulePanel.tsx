@@ -29,7 +29,8 @@ export function SchedulePanel({ vm }: { vm: Vm }) {
         <Button
           icon="plus"
           look="quiet"
-          isDisabled={refused !== undefined || data === undefined}
+          why={refused}
+          isDisabled={data === undefined}
           onPress={() => ask(true)}
         >
           Add a rule&hellip;
@@ -51,7 +52,7 @@ export function SchedulePanel({ vm }: { vm: Vm }) {
               <RuleWords scheduled={scheduled} />
               <Button
                 look="quiet"
-                isDisabled={refused !== undefined}
+                why={refused}
                 aria-label={`End ${scheduled.name}`}
                 aria-description={commandLine(end)}
                 onPress={() => void run([end])}

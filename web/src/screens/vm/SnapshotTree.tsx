@@ -110,9 +110,8 @@ function SnapshotRow({ snapshot, base, whyNot, onAsk }: RowProps) {
         <span className="tree-revert">
           <Button
             look="quiet"
-            isDisabled={whyNot.revert !== undefined}
+            why={whyNot.revert}
             aria-label={`Revert\u2026 to ${name}`}
-            {...(whyNot.revert === undefined ? {} : { "aria-description": whyNot.revert })}
             onPress={() => onAsk("revert")}
           >
             Revert&hellip;

@@ -19,11 +19,7 @@ export function SnapshotsTab({ vm }: { vm: Vm }) {
   const why = useVmRefusal(vm);
   const snapshots = vm.snapshots ?? [];
   const make = (
-    <Button
-      icon="snapshot"
-      isDisabled={why("vm_snapshot_create") !== undefined}
-      onPress={() => ask({ what: "create" })}
-    >
+    <Button icon="snapshot" why={why("vm_snapshot_create")} onPress={() => ask({ what: "create" })}>
       Snapshot&hellip;
     </Button>
   );

@@ -116,34 +116,25 @@ export function VmActions({ vm }: { vm: Vm }) {
   return (
     <>
       {isTemplate ? (
-        <Button
-          look="primary"
-          icon="copy"
-          isDisabled={why("vm_clone") !== undefined}
-          onPress={() => ask("clone")}
-        >
+        <Button look="primary" icon="copy" why={why("vm_clone")} onPress={() => ask("clone")}>
           Clone&hellip;
         </Button>
       ) : first === "stop" ? (
-        <Button icon="stop" isDisabled={whyNot("stop") !== undefined} onPress={() => ask("stop")}>
+        <Button icon="stop" why={whyNot("stop")} onPress={() => ask("stop")}>
           Stop&hellip;
         </Button>
       ) : (
         <Button
           look="primary"
           icon="play"
-          isDisabled={whyNot(first) !== undefined}
+          why={whyNot(first)}
           aria-description={commandLine(power[first](vm))}
           onPress={() => void run([power[first](vm)])}
         >
           {first === "start" ? "Start" : "Resume"}
         </Button>
       )}
-      <Button
-        icon="snapshot"
-        isDisabled={why("vm_snapshot_create") !== undefined}
-        onPress={() => ask("snapshot")}
-      >
+      <Button icon="snapshot" why={why("vm_snapshot_create")} onPress={() => ask("snapshot")}>
         Snapshot&hellip;
       </Button>
       <GuestButton to={addresses.vm(vm.name, "console")} icon="console" why={why("vm_ticket")}>
@@ -207,7 +198,7 @@ function GuestButton({
       {children}
     </ButtonLink>
   ) : (
-    <Button icon={icon} isDisabled aria-description={why}>
+    <Button icon={icon} why={why}>
       {children}
     </Button>
   );

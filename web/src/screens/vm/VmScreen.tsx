@@ -15,6 +15,7 @@ import { DisksTab } from "./DisksTab";
 import { DumpsTab } from "./DumpsTab";
 import { Moving } from "../migration/Moving";
 import { KeysTab } from "./KeysTab";
+import { NextStep } from "./NextStep";
 import { PerformanceTab } from "./PerformanceTab";
 import { RunningTask } from "./RunningTask";
 import { SnapshotsTab } from "./SnapshotsTab";
@@ -68,7 +69,7 @@ function OneVm({ vm, Part }: { vm: Vm; Part: (typeof TABS)[number]["part"] }) {
         actions={<VmActions vm={vm} />}
       />
       <Why vm={vm} />
-      {typeof vm.task === "string" ? <RunningTask task={vm.task} /> : null}
+      {typeof vm.task === "string" ? <RunningTask task={vm.task} said={vm.reason} /> : null}
       <Moving key={vm.id} vm={vm} />
       <Tabs
         label={`Parts of ${vm.name}`}
@@ -87,7 +88,8 @@ function OneVm({ vm, Part }: { vm: Vm; Part: (typeof TABS)[number]["part"] }) {
 }
 
 /** Why a VM is not as it is wanted. */
-function Why({ vm: { reason, power, desired } }: { vm: Vm }) {
+function Why({ vm }: { vm: Vm }) {
+  const { reason, power, desired } = vm;
   if (typeof reason !== "string") return null;
   const isBad = power === "crashed" || power === "key_unavailable";
   const isOther = desired === "running" && power !== "running";
@@ -96,6 +98,7 @@ function Why({ vm: { reason, power, desired } }: { vm: Vm }) {
       <p>
         <Prose text={sentence(reason)} />
       </p>
+      <NextStep vm={vm} />
       {isOther ? <p>It is wanted running, and is started as soon as that is possible.</p> : null}
     </Note>
   );

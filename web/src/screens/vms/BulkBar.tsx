@@ -48,9 +48,17 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
     else void run(of.map((vm) => power[verb](vm)));
   };
 
+  /** Why none of them is left: a right that is missing, or what they are. */
+  const whyNone = (operation: OperationId, of: readonly VmSummary[]) => {
+    if (of.length > 0) return undefined;
+    const refused = vms.map((vm) => refusal(operation, { vm })).find((why) => why !== undefined);
+    return refused ?? "None of them is in a state for it.";
+  };
+
   const choice = (
     id: string,
     label: string,
+    operation: OperationId,
     of: readonly VmSummary[],
     choose: () => void,
     isDangerous = false,
@@ -58,7 +66,7 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
     id,
     label,
     ...(of.length === 0
-      ? { refusal: "None of them can be, or may be by you." }
+      ? { refusal: whyNone(operation, of) }
       : of.length < vms.length
         ? { hint: `${plural(of.length, "VM")} of ${vms.length}` }
         : {}),
@@ -66,18 +74,21 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
     choose,
   });
   const choices = [
-    choice("resume", "Resume", resuming, () => begin("resume", resuming)),
-    choice("restart", "Restart\u2026", restarting, () => ask("restart")),
-    choice("snapshot", "Snapshot\u2026", may("vm_snapshot_create"), () => ask("snapshot")),
+    choice("resume", "Resume", "vm_resume", resuming, () => begin("resume", resuming)),
+    choice("restart", "Restart\u2026", "vm_restart", restarting, () => ask("restart")),
+    choice("snapshot", "Snapshot\u2026", "vm_snapshot_create", may("vm_snapshot_create"), () =>
+      ask("snapshot"),
+    ),
     choice(
       "rotate",
       "Rotate keys\u2026",
+      "vm_rotate_key",
       may("vm_rotate_key").filter(({ encrypted }) => encrypted),
       () => ask("rotate"),
     ),
-    choice("folder", "Move to a folder\u2026", may("vm_move"), () => ask("folder")),
-    choice("tag", "Tag\u2026", may("vm_set"), () => ask("tag")),
-    choice("delete", "Delete\u2026", may("vm_delete"), () => ask("delete"), true),
+    choice("folder", "Move to a folder\u2026", "vm_move", may("vm_move"), () => ask("folder")),
+    choice("tag", "Tag\u2026", "vm_set", may("vm_set"), () => ask("tag")),
+    choice("delete", "Delete\u2026", "vm_delete", may("vm_delete"), () => ask("delete"), true),
   ];
   return (
     <div className="bulk" role="toolbar" aria-label="Selected VMs">
@@ -86,7 +97,7 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
       </span>
       <Button
         icon="play"
-        isDisabled={starting.length === 0}
+        why={whyNone("vm_start", starting)}
         onPress={() => begin("start", starting)}
         {...(starting[0] === undefined
           ? {}
@@ -94,7 +105,7 @@ export function BulkBar({ vms, onClear }: { vms: readonly VmSummary[]; onClear: 
       >
         Start {count(starting.length)}
       </Button>
-      <Button icon="stop" isDisabled={stopping.length === 0} onPress={() => ask("stop")}>
+      <Button icon="stop" why={whyNone("vm_stop", stopping)} onPress={() => ask("stop")}>
         Stop {count(stopping.length)}&hellip;
       </Button>
       <Menu label="More for the selected VMs" choices={choices}>

@@ -1,5 +1,5 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useId, useRef, useState, type KeyboardEvent, type MouseEvent } from "react";
+import { useId, useMemo, useRef, useState, type KeyboardEvent, type MouseEvent } from "react";
 import { useLocation } from "wouter";
 import type { VmSummary } from "../../api/types";
 import { addresses } from "../../app/addresses";
@@ -92,7 +92,8 @@ export function VmGrid({ vms, filter, onSort, selection, onSelect }: Props) {
     event.preventDefault();
     go(link.pathname);
   };
-  const areAllSelected = vms.every((vm) => selection.has(vm.id));
+  // Not for each step of scrolling.
+  const areAllSelected = useMemo(() => vms.every((vm) => selection.has(vm.id)), [vms, selection]);
 
   return (
     <div className="vm-frame">
