@@ -11,7 +11,7 @@ type Kind = ObjectRef["kind"];
 const LISTS: Readonly<Record<Kind, readonly OperationId[]>> = {
   vm: ["placement_group_show", "policy_show", "balance_show", "volume_list"],
   volume: ["volume_list", "volume_show"],
-  datastore: ["datastore_list", "datastore_show", "datastore_scan"],
+  datastore: ["datastore_list", "datastore_show", "datastore_capacity", "datastore_scan"],
   policy: ["policy_list", "policy_show"],
   key_provider: ["key_provider_list"],
   host: ["host_list", "host_show", "balance_show", "datastore_list"],

@@ -3,6 +3,14 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { useStore } from "../../lib/store";
 import { Panel } from "../../ui/Panel";
+import {
+  axisStyle,
+  BINARY_STEPS,
+  CHART_HEIGHT,
+  colour,
+  TIME_AXIS,
+  VALUE_AXIS,
+} from "../../ui/plot";
 import { theme } from "../../ui/theme";
 import type { Figure, Rates } from "./rates";
 
@@ -24,10 +32,6 @@ interface Props {
   rates: readonly Rates[];
 }
 
-const HEIGHT = 180;
-const TIME_AXIS = 28;
-const BINARY_STEPS = Array.from({ length: 40 }, (_, power) => 2 ** power);
-const AXIS = 76;
 /** What is shown of the past, in seconds. */
 const SPAN_S = 300;
 
@@ -48,7 +52,7 @@ export function Chart({ title, unit, show, isBinary = false, least, series, rate
     );
     plot.current = drawn;
     const sizes = new ResizeObserver(() =>
-      drawn.setSize({ width: box.clientWidth, height: HEIGHT }),
+      drawn.setSize({ width: box.clientWidth, height: CHART_HEIGHT }),
     );
     sizes.observe(box);
     return () => {
@@ -115,17 +119,10 @@ function optionsOf(
     series,
   }: Required<Pick<Props, "show" | "isBinary" | "least" | "series">>,
 ): uPlot.Options {
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name: string) => style.getPropertyValue(name).trim();
-  const axis: uPlot.Axis = {
-    stroke: colour("--text-soft"),
-    grid: { stroke: colour("--line"), width: 1 },
-    ticks: { show: false },
-    font: `12px ${style.getPropertyValue("--font")}`,
-  };
+  const axis = axisStyle();
   return {
     width: box.clientWidth,
-    height: HEIGHT,
+    height: CHART_HEIGHT,
     padding: [8, 8, 0, 0],
     legend: { show: false },
     cursor: { show: false },
@@ -137,7 +134,7 @@ function optionsOf(
       { ...axis, size: TIME_AXIS, values: (_, splits) => splits.map(timeOfDay) },
       {
         ...axis,
-        size: AXIS,
+        size: VALUE_AXIS,
         values: (_, splits) => splits.map(show),
         ...(isBinary ? { incrs: BINARY_STEPS } : {}),
       },
