@@ -192,7 +192,7 @@ impl Inside {
 fn statistics_of(vm: VmId, spec: &VmSpec) -> VmStatistics {
     let disks = spec.disks.iter();
     let disks = disks.map(|disk| DiskStatistics { disk: disk.name.clone(), snapshot: Snapshot::default() });
-    VmStatistics { vm, disks: disks.collect() }
+    VmStatistics { vm, disks: disks.collect(), processors: None }
 }
 
 impl HostService for SimulatedHost {

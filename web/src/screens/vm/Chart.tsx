@@ -12,15 +12,14 @@ import {
   VALUE_AXIS,
 } from "../../ui/plot";
 import { theme } from "../../ui/theme";
-import type { Figure, Rates } from "./rates";
 
-export interface Series {
+export interface Series<Figure extends string> {
   label: string;
   figure: Figure;
   colour: 1 | 2 | 3 | 4;
 }
 
-interface Props {
+interface Props<Figure extends string> {
   title: string;
   unit: string;
   show: (value: number) => string;
@@ -28,15 +27,25 @@ interface Props {
   isBinary?: boolean;
   /** The least that the axis reaches to. */
   least: number;
-  series: readonly Series[];
-  rates: readonly Rates[];
+  series: readonly Series<Figure>[];
+  rates: readonly Point<Figure>[];
 }
+
+type Point<Figure extends string> = { atMs: number } & Readonly<Record<Figure, number | null>>;
 
 /** What is shown of the past, in seconds. */
 const SPAN_S = 300;
 
 /** A live chart; its newest values are text above it. */
-export function Chart({ title, unit, show, isBinary = false, least, series, rates }: Props) {
+export function Chart<Figure extends string>({
+  title,
+  unit,
+  show,
+  isBinary = false,
+  least,
+  series,
+  rates,
+}: Props<Figure>) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const chosen = useStore(theme);
@@ -110,14 +119,14 @@ function finite(value: number | null): number | null {
   return value !== null && Number.isFinite(value) ? value : null;
 }
 
-function optionsOf(
+function optionsOf<Figure extends string>(
   box: HTMLElement,
   {
     show,
     isBinary,
     least,
     series,
-  }: Required<Pick<Props, "show" | "isBinary" | "least" | "series">>,
+  }: Required<Pick<Props<Figure>, "show" | "isBinary" | "least" | "series">>,
 ): uPlot.Options {
   const axis = axisStyle();
   return {

@@ -22,6 +22,7 @@ mod live_moves;
 mod networks;
 mod operations;
 mod port;
+mod processor_time;
 mod queue;
 mod relay;
 mod residence;

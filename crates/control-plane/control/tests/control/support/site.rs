@@ -1417,7 +1417,7 @@ impl Host for FakeHost {
 
     fn statistics(&self, vm: VmId) -> Result<Option<VmStatistics>, HostError> {
         self.call(|inside| {
-            let none = VmStatistics { vm, disks: Vec::new() };
+            let none = VmStatistics { vm, disks: Vec::new(), processors: None };
             Ok(inside.vms.contains_key(&vm).then(|| inside.statistics.get(&vm).cloned().unwrap_or(none)))
         })
     }
