@@ -86,6 +86,7 @@ fn what_cannot_be_true_and_what_nobody_says_is_no_sample() {
     site.go_back(DAY * 365);
     let back = pass(&site, &control, HOUR, 800 * GIB);
     assert_eq!((back.hours.len(), back.hours.first()), (3, first.hours.first()));
+    assert_eq!(back.hours.last().unwrap().used_bytes, TOTAL - 800 * GIB);
 }
 
 #[test]
