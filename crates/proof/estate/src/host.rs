@@ -227,6 +227,7 @@ impl HostService for SimulatedHost {
             programs: Some(Programs::default()),
             tpms_on_clusters: true,
             live_tpms: true,
+            consoles_change_hands: false,
             boot_directories: Vec::new(),
             datastores: inside.datastores.iter().map(|(path, id)| Self::datastore(path, *id)).collect(),
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: false },

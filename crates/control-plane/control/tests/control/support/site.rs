@@ -299,6 +299,9 @@ pub struct HostInside {
     /// Whether it is of a version in which VMs with a TPM move while they run. Usually it is not,
     /// so that a VM with a TPM is one that stays.
     pub moves_live_tpms: bool,
+    pub consoles_change_hands: bool,
+    /// What tickets were asked for.
+    pub tickets: Vec<TicketRequest>,
     /// The term of the control plane that directs it.
     pub term: Term,
     epoch: Epoch,
@@ -597,6 +600,8 @@ impl HostInside {
             is_old: false,
             keeps_no_tpms_on_clusters: false,
             moves_live_tpms: false,
+            consoles_change_hands: true,
+            tickets: Vec::new(),
             term: Term::default(),
             epoch: Epoch(Uuid::new_v4()),
             changes: Vec::new(),
@@ -1390,6 +1395,7 @@ impl Host for FakeHost {
                 programs: inside.programs.clone(),
                 tpms_on_clusters: !inside.is_old && !inside.keeps_no_tpms_on_clusters,
                 live_tpms: inside.moves_live_tpms,
+                consoles_change_hands: inside.consoles_change_hands,
                 boot_directories: Vec::new(),
                 datastores: datastores.collect(),
                 crypto_safe: inside.crypto_safe.clone(),
@@ -1502,6 +1508,7 @@ impl Host for FakeHost {
                 let given = inside.vms.get(&vm).cloned();
                 inside.storage.lock().given.extend(given.map(|given| (vm, given)));
             }
+            inside.tickets.push(request.clone());
             let ticket = TicketId::from_bytes([7; 16]);
             let socket = inside.guest_socket.clone();
             let port = socket.is_none().then(|| GuestPort {
