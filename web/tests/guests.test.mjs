@@ -160,6 +160,39 @@ inWindow("of two tabs one writes, and the other can take over", async (window) =
   await shows(one, "second-42");
 });
 
+inWindow(
+  "another browser takes a console over, and who wrote is told and reads",
+  async (window) => {
+    const one = await signedIn(window, CONSOLE);
+    await is(one, "Connected");
+    await answers(one, "mine");
+    const stranger = await Window.open(browser, serving);
+    try {
+      const other = await signedIn(stranger, CONSOLE);
+      await is(other, "Read only");
+      await shows(other, "mine-42");
+      await other.locator(".terminal-former").waitFor({ state: "attached" });
+      await other.getByRole("button", { name: "Take over" }).click();
+      await is(other, "Connected");
+      await shows(one, "has taken over this console");
+      await answers(other, "theirs");
+      await shows(one, "theirs-42");
+      await types(one, "echo not-$((40+2))");
+      await answers(other, "again");
+      assert.doesNotMatch(await other.locator(".xterm-rows").innerText(), /not-42/);
+      const { items } = await serving.asks("GET", "/v1/access/log?limit=100");
+      assert.ok(
+        items.some((/** @type {any} */ { message }) =>
+          message.includes("is taken over from who writes"),
+        ),
+      );
+      assert.deepEqual(stranger.faults, []);
+    } finally {
+      await stranger.close();
+    }
+  },
+);
+
 inWindow("a relay that is killed is started anew, and the page finds it", async (window) => {
   const page = await signedIn(window, CONSOLE);
   await is(page, "Connected");

@@ -9,7 +9,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::datastore::{
-    AddCeph, AddDatastore, AddDatastoreHost, CephAccess, Datastore, DatastoreHost, Found, RebuildDatastore,
+    AddCeph, AddDatastore, AddDatastoreHost, CapacitySample, CapacityTrend, CephAccess, Datastore,
+    DatastoreCapacity, DatastoreHost, Found, RebuildDatastore, TrendDirection,
 };
 use strongroom_api::event::{Event, EventListQuery};
 use strongroom_api::host::{
@@ -21,7 +22,8 @@ use strongroom_api::vm::{Capabilities, MachineType, ProcessorModel};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
 use strongroom_files::FileError;
 use strongroom_types::{
-    CephClient, CephName, CephPools, CephUser, Redundancy, display_bytes, parse_id, unix_milliseconds_now,
+    CephClient, CephName, CephPools, CephUser, Redundancy, counted, display_bytes, parse_id,
+    unix_milliseconds_now,
 };
 use uuid::Uuid;
 
@@ -698,6 +700,15 @@ pub enum DatastoreCommand {
     /// Show the content of a datastore, compared with the inventory
     #[command(after_help = "Example:\n  strongroom datastore contents ds1")]
     Contents(DatastoreArguments),
+    /// Show what a datastore had in the past, and when it will be full
+    #[command(
+        after_help = "The control plane keeps a sample of each hour for a week, and one of each day for three years. The trend is the \
+median change of the last 30 days, and is shown after 7. With --json, all samples are shown.
+
+Example:
+  strongroom datastore capacity ds1"
+    )]
+    Capacity(DatastoreArguments),
     /// Register all VMs of a datastore that can be registered
     Rebuild(RebuildArguments),
 }
@@ -935,6 +946,12 @@ impl DatastoreCommand {
                     [found.directory.clone(), word(found.standing), found.reason.clone().unwrap_or_default()]
                 })
             }
+            Self::Capacity(DatastoreArguments { datastore, api }) => {
+                let path = format!("/v1/datastores/{}/capacity", segment(datastore));
+                let found: DatastoreCapacity = api.connect()?.get(&path)?;
+                let text = capacity_text(&found);
+                show(output, found, text)
+            }
             Self::Rebuild(RebuildArguments {
                 accept_configuration,
                 of: DatastoreArguments { datastore, api },
@@ -978,6 +995,45 @@ fn on_host(on: &DatastoreHost) -> String {
     format!("on           {}, {by} ({}{why})", on.host, word(on.state))
 }
 
+/// The trend of what is used of a datastore, for people.
+fn trend_text(trend: &CapacityTrend) -> String {
+    let CapacityTrend { direction, days, bytes_per_day, full_in_days } = trend;
+    let of_days = counted(*days as usize, "day");
+    let by_day = display_bytes(bytes_per_day.unwrap_or_default().unsigned_abs());
+    match (direction, full_in_days) {
+        (TrendDirection::Unknown, _) => format!("not known yet: there is a history of {of_days}"),
+        (TrendDirection::Unclear, _) => format!("no direction in the last {of_days}"),
+        (TrendDirection::Growing, Some(full)) => format!(
+            "full in about {}, at {by_day} a day, the growth of the last {of_days}",
+            counted(*full as usize, "day")
+        ),
+        (TrendDirection::Growing, None) => {
+            format!("grows by {by_day} a day in the last {of_days}: not full within 10 years")
+        }
+        (TrendDirection::Shrinking, _) => format!("shrinks by {by_day} a day in the last {of_days}"),
+    }
+}
+
+/// The history of a datastore's capacity, for people: the days that are over, and the last hour.
+fn capacity_text(found: &DatastoreCapacity) -> String {
+    let mut lines = vec![format!("trend  {}", trend_text(&found.trend))];
+    let shown = found.days.iter().chain(found.hours.last());
+    let shown: Vec<&CapacitySample> = shown.collect();
+    if shown.is_empty() {
+        lines.push(
+            "no host has reported what it has; the next report is written down within a minute".to_owned(),
+        );
+    } else {
+        lines.push(format!("{:<20}  {:>10}  {:>10}  {:>11}", "AT", "USED", "OF", "PROVISIONED"));
+    }
+    lines.extend(shown.into_iter().map(|sample| {
+        let CapacitySample { at_unix_seconds, total_bytes, used_bytes, provisioned_bytes } = *sample;
+        let [used, of, provisioned] = [used_bytes, total_bytes, provisioned_bytes].map(display_bytes);
+        format!("{:<20}  {used:>10}  {of:>10}  {provisioned:>11}", utc(at_unix_seconds))
+    }));
+    lines.join("\n")
+}
+
 /// A datastore for people.
 fn datastore_text(found: &Datastore) -> String {
     let mut lines = vec![
@@ -991,6 +1047,7 @@ fn datastore_text(found: &Datastore) -> String {
         ),
         format!("provisioned  {}", display_bytes(found.provisioned_bytes)),
         format!("VMs          {}", found.vms),
+        format!("trend        {}", trend_text(&found.trend)),
     ];
     if let Some(CephPools { pool, data_pool, namespace }) = &found.ceph {
         lines.push(format!("pool         {pool}, namespace {namespace}"));

@@ -1,5 +1,5 @@
-//! The requests of a VM's guest to its disk are counted, whichever of the serving processes is
-//! killed.
+//! The requests of a VM's guest to its disk are counted, and the time of its processors, whichever of
+//! the serving processes is killed.
 
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,25 @@ fn age(disk: &Value) -> f64 {
     disk["seconds"].as_f64().unwrap()
 }
 
+/// For how long the VM's processors have run, in nanoseconds; `None` if it is not known.
+fn run_ns(serving: &Serving<'_>) -> Option<u64> {
+    let told: Value = serde_json::from_str(&serving.gets("/v1/vms/web1/stats")).unwrap();
+    told["processors"]["run_ns"].as_u64()
+}
+
+/// Waits until the VM's processors have run for longer.
+#[track_caller]
+fn has_run_on(serving: &Serving<'_>, before: u64) -> u64 {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        if let Some(now) = run_ns(serving).filter(|now| *now > before) {
+            return now;
+        }
+        assert!(Instant::now() < until, "its processors have not run on since {before} ns");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn counters_outlive_all_but_the_supervisor() {
     let scratch = Scratch::new();
@@ -45,6 +64,7 @@ fn counters_outlive_all_but_the_supervisor() {
     serving.runs("vm start web1");
     // The firmware looks for a boot sector.
     let booted = wait_for(&serving, "the firmware reads", |disk| reads(disk) > 0);
+    let ran = has_run_on(&serving, 0);
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
 
     let kill = |pid| kill_process(pid, Signal::KILL).unwrap();
@@ -60,7 +80,10 @@ fn counters_outlive_all_but_the_supervisor() {
 
     kill(serving.processes_of(&id)[0]);
     wait_for(&serving, "begins anew", |disk| age(disk) < age(&again));
+    // It is the same QEMU.
+    has_run_on(&serving, ran);
     serving.runs("vm stop web1 --force");
     assert_eq!(serving.json("vm stats web1 --once")["disks"], serde_json::json!([]));
+    assert_eq!(run_ns(&serving), None);
     serving.end();
 }

@@ -6,6 +6,14 @@ describe("the first message", () => {
   it("says whether a console is written to", () => {
     expect(readFirst('{"welcome":{"console":{"writer":true}}}')).toEqual({ writer: true });
     expect(readFirst('{"welcome":{"console":{"writer":false}}}')).toEqual({ writer: false });
+    expect(readFirst('{"welcome":{"console":{"writer":true,"recorded_bytes":7}}}')).toEqual({
+      writer: true,
+      recordedBytes: 7,
+    });
+    for (const recorded of ['"7"', "-1", "1e300", "null"])
+      expect(
+        readFirst(`{"welcome":{"console":{"writer":true,"recorded_bytes":${recorded}}}}`),
+      ).toEqual({ writer: true });
     expect(readFirst('{"welcome":"vnc"}')).toEqual({ writer: true });
   });
 

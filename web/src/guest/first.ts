@@ -4,6 +4,8 @@ import { Problem } from "../api/problem";
 export interface Welcome {
   /** Whether what is typed reaches the guest. */
   writer: boolean;
+  /** How many bytes of former output follow; unknown from an older host. */
+  recordedBytes?: number;
 }
 
 const TEXT_MAX = 2_000;
@@ -31,7 +33,12 @@ export function readFirst(message: unknown): Welcome | Problem {
   const welcome = field(value, "welcome");
   if (welcome === "vnc" || welcome === "upload") return { writer: true };
   const writer = field(field(welcome, "console"), "writer");
-  if (typeof writer === "boolean") return { writer };
+  if (typeof writer === "boolean") {
+    const recorded = field(field(welcome, "console"), "recorded_bytes");
+    return typeof recorded === "number" && Number.isSafeInteger(recorded) && recorded >= 0
+      ? { writer, recordedBytes: recorded }
+      : { writer };
+  }
   const said = text(field(field(value, "error"), "message"));
   if (said === undefined) return unclear;
   return new Problem("host_failed", said, text(field(field(value, "error"), "next_step")));

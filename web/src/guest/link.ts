@@ -32,6 +32,7 @@ const FINAL: ReadonlySet<Problem["code"]> = new Set([
   "invalid",
   "conflict",
   "unauthorized",
+  "no_host",
 ]);
 
 /** A connection to a guest, which is made again when it is lost. */
@@ -54,6 +55,11 @@ export class GuestLink {
     this.#use = use;
     this.#tries = 0;
     void this.#try();
+  }
+
+  /** Sets what is asked for when the connection is made again. */
+  goesOnAs(use: Use): void {
+    this.#use = use;
   }
 
   close(): void {

@@ -14,7 +14,7 @@ type Answer = OperationId | "volume_list_all";
 const LISTS: Readonly<Record<Kind, readonly Answer[]>> = {
   vm: ["placement_group_show", "policy_show", "balance_show", "volume_list", "volume_show"],
   volume: ["volume_list", "volume_list_all", "volume_show"],
-  datastore: ["datastore_list", "datastore_show", "datastore_scan"],
+  datastore: ["datastore_list", "datastore_show", "datastore_capacity", "datastore_scan"],
   policy: ["policy_list", "policy_show"],
   key_provider: ["key_provider_list"],
   host: ["host_list", "host_show", "balance_show", "datastore_list"],

@@ -8,6 +8,7 @@ import { forgetVms } from "../live/estate";
 import { ProblemNote, Waiting } from "../ui/Notes";
 import { signedIn } from "./expiry";
 import type { Returned } from "./returned";
+import { waysIn } from "./sign-in";
 import { SignInScreen, ThroughProvider } from "./SignInScreen";
 import { tellTabs } from "./tabs";
 import { MeContext } from "./useMe";
@@ -24,7 +25,10 @@ type State =
   | { kind: "failed"; problem: Problem }
   | { kind: "in"; begun: Begun };
 
-async function begin(): Promise<Begun> {
+/** Begins for somebody who is signed in; a stranger is told without a refusal. */
+async function begin(): Promise<Begun | undefined> {
+  const { signed_in } = await waysIn();
+  if (signed_in !== true) return undefined;
   const me = await call("me_show", {});
   const events = await call("event_list", { query: { limit: 1 } });
   return { me, after: events.items.at(-1)?.id };
@@ -46,6 +50,10 @@ export function SessionGate({
     () =>
       begin()
         .then((begun) => {
+          if (begun === undefined) {
+            setState({ kind: "stranger" });
+            return;
+          }
           signedIn(false);
           setState({ kind: "in", begun });
         })

@@ -1,8 +1,7 @@
 import { RIGHTS } from "../api/generated/rights";
 import type { Right, Privilege, Schemas } from "../api/types";
 
-type Me = Schemas["Me"];
-type Role = Schemas["Role"];
+type Me = Pick<Schemas["Me"], "site" | "places">;
 
 /** The place that a right is wanted for. */
 export interface Place {
@@ -27,13 +26,10 @@ export function covers(scope: Schemas["Scope"], { vm, datastore, network }: Plac
   }
 }
 
-/** What somebody may do at a place. */
-export function privilegesAt(me: Me, roles: readonly Role[], place: Place): ReadonlySet<Privilege> {
-  const granted = me.grants.filter(({ scope }) => covers(scope, place)).map(({ role }) => role);
-  const ofRoles = roles
-    .filter(({ name }) => granted.includes(name))
-    .flatMap(({ privileges }) => privileges);
-  return new Set([...me.site, ...ofRoles]);
+/** What somebody may do at a place: everywhere, and at all that the place is or is in. */
+export function privilegesAt({ site, places = [] }: Me, place: Place): ReadonlySet<Privilege> {
+  const there = places.filter(({ scope }) => covers(scope, place));
+  return new Set([...site, ...there.flatMap(({ privileges }) => privileges)]);
 }
 
 /** The privileges that an operation takes and somebody lacks at a place. */

@@ -1,5 +1,4 @@
 import { createContext, useCallback, useContext, useMemo } from "react";
-import { useAsk } from "../api/ask";
 import type { Right, Schemas } from "../api/types";
 import { lacking, privilegesAt, refusalOf, type Place } from "./rights";
 
@@ -16,15 +15,14 @@ export type Refusal = (operation: Right, place?: Place) => string | undefined;
 /** Says of an operation why the caller may not do it; nothing if it may. */
 export function useRefusal(): Refusal {
   const me = useMe();
-  const isGranted = me.grants.length > 0;
-  const roles = useAsk("role_list", { query: { limit: 1000 } }, { enabled: isGranted }).data?.items;
+  const isScoped = (me.places ?? []).length > 0;
   const everywhere = useMemo(() => new Set(me.site), [me]);
   return useCallback(
     (operation, place = {}) => {
       // Most callers have the same rights everywhere, and lists ask of thousands of places.
-      const has = isGranted ? privilegesAt(me, roles ?? [], place) : everywhere;
+      const has = isScoped ? privilegesAt(me, place) : everywhere;
       return refusalOf(lacking(operation, has, place));
     },
-    [me, roles, isGranted, everywhere],
+    [me, isScoped, everywhere],
   );
 }

@@ -33,7 +33,8 @@ off.
 Examples:
   strongroom vm console web1
   strongroom vm console web1 --history | less -R
-  strongroom vm console web1 --read-only"
+  strongroom vm console web1 --read-only
+  strongroom vm console web1 --take-over"
 )]
 pub struct ConsoleArguments {
     /// Name or id of the VM
@@ -43,8 +44,12 @@ pub struct ConsoleArguments {
     #[arg(long)]
     read_only: bool,
 
-    /// Print the stored output of the guest, and exit
+    /// Write in the place of the client that does, which is told who took over, and can only look
     #[arg(long, conflicts_with = "read_only")]
+    take_over: bool,
+
+    /// Print the stored output of the guest, and exit
+    #[arg(long, conflicts_with_all = ["read_only", "take_over"])]
     history: bool,
 
     #[command(flatten)]
@@ -58,13 +63,13 @@ impl ConsoleArguments {
         if self.history {
             return self.print_history(&api);
         }
-        let wanted = TicketUse::Console { read_only: self.read_only };
+        let wanted = TicketUse::Console { read_only: self.read_only, take_over: self.take_over };
         let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(&self.vm)), &wanted)?;
         let Guest { stream, welcome, .. } = GuestSocket::connect(&ticket)?.enter(&ticket)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
-        let writes = matches!(welcome, GuestWelcome::Console { writer: true });
+        let writes = matches!(welcome, GuestWelcome::Console { writer: true, .. });
         if !writes && !self.read_only {
-            output.remark("Another one writes to this console; you can only look.");
+            output.remark("Another one writes to this console; you can only look. --take-over takes it.");
         }
         let terminal = RawTerminal::of_stdin();
         if terminal.is_some() {

@@ -1,4 +1,4 @@
-//! `strongroom vm stats`: live statistics of a VM's disks.
+//! `strongroom vm stats`: live statistics of a VM's disks and processors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
-use strongroom_api::vm::{DiskOperation, DiskStats, OperationStats, VmStats};
+use strongroom_api::vm::{DiskOperation, DiskStats, OperationStats, ProcessorStats, VmStats};
 use strongroom_processes::Signals;
 use strongroom_statistics::{Counters, Errors, Histogram, Operation, Summary, bucket_of, display_latency};
 use strongroom_types::display_bytes;
@@ -22,7 +22,9 @@ use crate::output::{Output, Table};
 #[command(after_help = "Prints one line per disk every second: the requests completed in that second, and \
 those in flight at its end. Latencies are measured from when the disk's worker took a request until it \
 answered; the columns are the 50th, 99th and 99.9th percentile and the maximum. QUEUE is the average \
-number of requests in flight, with those that had to wait for a limit ('vm limit', 'vm disk limit').
+number of requests in flight, with those that had to wait for a limit ('vm limit', 'vm disk limit'). The \
+line CPU is the part of the time in which the VM's processors ran, of all of them together, and in which they \
+waited for a processor of the host.
 
 Examples:
   strongroom vm stats web1
@@ -54,6 +56,38 @@ struct Interval {
     disks: Vec<DiskInterval>,
     /// The sum of all disks.
     total: Option<DiskInterval>,
+    /// The VM's processors, if two samples of them are known.
+    processors: Option<ProcessorInterval>,
+}
+
+/// What a VM's processors did, as parts of the time of all of them.
+#[derive(Serialize)]
+struct ProcessorInterval {
+    vcpus: u32,
+    /// In which they ran, in percent.
+    run_percent: f64,
+    /// In which they could have run and waited for a processor of the host, in percent.
+    wait_percent: f64,
+}
+
+impl ProcessorInterval {
+    /// The interval between two samples of one QEMU.
+    fn between(before: Option<ProcessorStats>, now: Option<ProcessorStats>) -> Option<Self> {
+        let (before, now) = (before?, now?);
+        let run_ns = now.run_ns.checked_sub(before.run_ns)?;
+        let wait_ns = now.wait_ns.checked_sub(before.wait_ns)?;
+        let time_ms = now.read_unix_ms.checked_sub(before.read_unix_ms).filter(|time_ms| *time_ms > 0)?;
+        let all_ns = time_ms as f64 * 1e6 * f64::from(now.vcpus.max(1));
+        let percent = |time_ns: u64| time_ns as f64 / all_ns * 100.0;
+        Some(Self { vcpus: now.vcpus, run_percent: percent(run_ns), wait_percent: percent(wait_ns) })
+    }
+}
+
+impl fmt::Display for ProcessorInterval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vcpus, run_percent, wait_percent } = self;
+        write!(f, "CPU   {run_percent:.0}% of {vcpus} ran, {wait_percent:.0}% waited for the host")
+    }
 }
 
 #[derive(Serialize)]
@@ -197,7 +231,8 @@ impl fmt::Display for Interval {
             "WRITE 50% 99% 99.9% MAX",
         ];
         let rows = self.disks.iter().chain(&self.total).map(DiskInterval::row).collect();
-        Table { head, rows }.fmt(f)
+        Table { head, rows }.fmt(f)?;
+        self.processors.iter().try_for_each(|processors| write!(f, "\n{processors}"))
     }
 }
 
@@ -207,7 +242,8 @@ fn interval(before: &VmStats, now: &VmStats) -> Interval {
     let disks: Vec<_> = now.disks.iter().map(|disk| DiskInterval::between(known(&disk.disk), disk)).collect();
     let at_unix_ms = now.disks.iter().map(|disk| disk.read_unix_ms).max().unwrap_or(0);
     let total = DiskInterval::total(&disks);
-    Interval { at_unix_ms, disks, total }
+    let processors = ProcessorInterval::between(before.processors, now.processors);
+    Interval { at_unix_ms, disks, total, processors }
 }
 
 fn operation_of(operation: DiskOperation) -> Operation {
@@ -245,7 +281,8 @@ impl StatsArguments {
         let look = || api.get::<VmStats>(&path);
         let first = look()?;
         if self.once {
-            return output.answer(&interval(&VmStats { vm: first.vm, disks: Vec::new() }, &first));
+            return output
+                .answer(&interval(&VmStats { vm: first.vm, disks: Vec::new(), processors: None }, &first));
         }
         let signals = Signals::catch().map_err(CliError::Output)?;
         let mut before = first;
@@ -311,7 +348,17 @@ mod tests {
             throttled_ns: requests * 1000,
             operations: vec![read.clone()],
         };
-        VmStats { vm: VmId::random(), disks: vec![disk("disk0"), disk("disk1")] }
+        let processors = ProcessorStats {
+            read_unix_ms,
+            vcpus: 2,
+            run_ns: read_unix_ms * 500_000,
+            wait_ns: requests * 1000,
+        };
+        VmStats {
+            vm: VmId::random(),
+            disks: vec![disk("disk0"), disk("disk1")],
+            processors: Some(processors),
+        }
     }
 
     #[test]
@@ -332,6 +379,12 @@ mod tests {
         assert!(text.contains("disk1  10000"), "{text}");
         assert!(text.contains("1.0 (5000/s limited) 0"), "{text}");
         assert!(text.contains("115us 115us 115us 115us"), "{text}");
+        let processors = between.processors.as_ref().unwrap();
+        assert!((processors.run_percent - 25.0).abs() < 1e-9, "{}", processors.run_percent);
+        assert!((processors.wait_percent - 0.5).abs() < 1e-9, "{}", processors.wait_percent);
+        assert!(text.ends_with("\nCPU   25% of 2 ran, 0% waited for the host"), "{text}");
+        // Another QEMU has begun.
+        assert!(interval(&now, &before).processors.is_none());
     }
 
     #[test]
@@ -340,7 +393,10 @@ mod tests {
         let disk = &between.disks[0];
         assert_eq!((disk.operations[&Operation::Read].requests, disk.seconds), (51, 1.0));
         assert_eq!(disk.operations[&Operation::Read].max_ns, 1 << 36);
-        let off = interval(&stats(1000, 5000, 100), &VmStats { vm: VmId::random(), disks: Vec::new() });
+        let off = interval(
+            &stats(1000, 5000, 100),
+            &VmStats { vm: VmId::random(), disks: Vec::new(), processors: None },
+        );
         assert!(off.to_string().contains("off"));
     }
 }

@@ -427,8 +427,20 @@ pub struct Me {
     pub name: String,
     /// What it may do everywhere.
     pub site: PrivilegeSet,
-    /// Its roles.
+    /// What it may do at places, in addition. For a VM that is in a folder, what counts at both counts.
+    #[serde(default)]
+    pub places: Vec<RightsAt>,
+    /// Its roles. A token has none of them: what it may do, with its user's rights, is above.
     pub grants: Vec<Grant>,
+}
+
+/// What a caller may do at a place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RightsAt {
+    /// The place, with the names of today.
+    pub scope: Scope,
+    /// What it may do there.
+    pub privileges: PrivilegeSet,
 }
 
 /// Who may do what.

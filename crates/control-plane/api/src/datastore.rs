@@ -152,6 +152,72 @@ pub struct Datastore {
     pub provisioned_bytes: u64,
     /// The number of its VMs.
     pub vms: u64,
+    /// The trend of what is used of it.
+    #[serde(default)]
+    pub trend: CapacityTrend,
+}
+
+/// What a datastore had at one time, as one of its hosts reported it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CapacitySample {
+    /// When, in seconds since 1970.
+    pub at_unix_seconds: u64,
+    /// The size of its file system, in bytes.
+    pub total_bytes: u64,
+    /// What was used of it, by VMs and everything else, in bytes.
+    pub used_bytes: u64,
+    /// The bytes that its VMs' volumes would have taken if all of them had been full.
+    pub provisioned_bytes: u64,
+}
+
+/// The history of a datastore's capacity. Hours and days in which no host said anything that can be
+/// true are missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DatastoreCapacity {
+    /// The datastore's id.
+    #[schema(value_type = String, format = Uuid)]
+    pub datastore: DatastoreId,
+    /// One sample of each of the last hours, of up to a week, oldest first.
+    #[schema(max_items = 168)]
+    pub hours: Vec<CapacitySample>,
+    /// The last sample of each day (UTC) that is over, of up to three years, oldest first.
+    #[schema(max_items = 1098)]
+    pub days: Vec<CapacitySample>,
+    /// What follows from them.
+    pub trend: CapacityTrend,
+}
+
+/// The trend of what is used of a datastore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CapacityTrend {
+    /// Its direction.
+    pub direction: TrendDirection,
+    /// The days of history that it is from, at most 30.
+    #[serde(default)]
+    pub days: u32,
+    /// By how many bytes what is used changes in a day, if it grows or shrinks: the median of all
+    /// changes in that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_day: Option<i64>,
+    /// In how many days the datastore is full if it goes on growing so; absent if that is further
+    /// away than 10 years.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_in_days: Option<u32>,
+}
+
+/// The direction of a trend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TrendDirection {
+    /// There are no seven days of history, or it ends more than a day ago.
+    #[default]
+    Unknown,
+    /// What is used neither grows nor shrinks for most of the time.
+    Unclear,
+    /// What is used grows.
+    Growing,
+    /// What is used shrinks.
+    Shrinking,
 }
 
 /// The state of a datastore.

@@ -426,7 +426,9 @@ impl Guarded for SetSnapshotSchedule {
 impl Guarded for TicketUse {
     fn list<'request>(&'request self, parts: &mut Parts<'request>) {
         let part = match self {
-            Self::Console { read_only: _ } | Self::ConsoleLog {} | Self::Vnc {} => Part::Console,
+            Self::Console { read_only: _, take_over: _ }
+            | Self::ConsoleLog {}
+            | Self::Vnc { read_only: _ } => Part::Console,
             Self::Dump { number: _ } => Part::Dump,
             Self::Check { disk: _, data: _ } => Part::Check,
             Self::Export { disk: _, format: _ } => Part::Export,

@@ -26,6 +26,13 @@ pub const DISK_LATENCY_P99_MAX_MS: u32 = 60_000;
 /// The most losses that a policy may demand to be outlived.
 pub const LOSSES_SURVIVED_MAX: u8 = 16;
 
+/// The hours of which a datastore's capacity is kept: a week, in which a person sees what a night's
+/// jobs take.
+pub const CAPACITY_HOURS_KEPT: usize = 7 * 24;
+/// The days of which it is kept: three years, the time for which disks are bought. Their record has
+/// at most a third of the bytes of a value of the store.
+pub const CAPACITY_DAYS_KEPT: usize = 3 * 366;
+
 /// Most entries of one page of a list.
 pub const PAGE_MAX: u32 = 1000;
 

@@ -259,6 +259,7 @@ pub const OPERATIONS: &[Operation] = {
             None,
             plain(&[P::Datastores]),
         ),
+        op("datastore_capacity", Get, "/v1/datastores/{datastore}/capacity", None, VIEW),
         op("datastore_scan", Get, "/v1/datastores/{datastore}/contents", None, plain(&[P::Datastores])),
         op(
             "datastore_rebuild",

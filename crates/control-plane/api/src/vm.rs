@@ -29,5 +29,7 @@ pub use schedule::{
 };
 pub use snapshot::{CreateSnapshot, QuiesceWithin, RevertVm, Snapshot, SnapshotGroup};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
-pub use statistics::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
+pub use statistics::{
+    DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, ProcessorStats, VmStats,
+};
 pub use view::{Disk, Dump, SavedMemory, Ticket, TicketUse, VmKey, VmOrigin, VmSummary, VmView};

@@ -486,9 +486,14 @@ pub enum RequestKind {
     Console {
         /// The client only reads.
         read_only: bool,
+        /// Who takes over from the client that writes; absent if it goes on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        taken_by: Option<String>,
     },
     /// Serve a client of the VNC server. Its socket comes with the packet.
     Vnc,
+    /// The same for a client that only looks: nothing that it sends changes anything.
+    VncToLook,
     /// Report the counters of a disk as [`Report::Statistics`], before the answer. A thread other
     /// than the VM's answers.
     Statistics {

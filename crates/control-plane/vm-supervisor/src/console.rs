@@ -2,7 +2,7 @@
 //!
 //! QEMU serves one client, which is this thread. The guest's last output is kept in a ring, so that
 //! a new client sees it. There are many readers and one writer: the first client that wants to
-//! write, until it disconnects. A slow reader loses output for which it has no room, and is told
+//! write, until it disconnects or another one takes over, whose name it is told. A slow reader loses output for which it has no room, and is told
 //! how much; the guest never waits for a reader. All output also goes into the
 //! [log](super::console_log).
 
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use strongroom_host::protocol::GuestWelcome;
 
 use crate::console_log::LogSender;
+use crate::look_only::LookOnly;
 
 /// The size of the output ring, in bytes: some thousand lines, or a boot.
 pub const RING_BYTES: usize = 64 << 10;
@@ -31,11 +32,27 @@ const PIECE_BYTES: usize = 4 << 10;
 const TURN_BYTES: usize = 64 << 10;
 /// The most clients that wait to be admitted.
 const WAITING_MAX: usize = 4;
+/// The most of a name that is shown, in characters.
+const NAME_CHARACTERS_MAX: usize = 128;
+
+/// What a client of the console wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// Only to read.
+    Read,
+    /// To write, unless another client does.
+    Write,
+    /// To write in the place of the client that does, which reads from then on.
+    TakeOver {
+        /// Who takes over, for the other one.
+        by: String,
+    },
+}
 
 /// The console of a running VM.
 #[derive(Debug)]
 pub struct Console {
-    clients: SyncSender<(UnixStream, bool)>,
+    clients: SyncSender<(UnixStream, Wants)>,
     woken: OwnedFd,
     hub: JoinHandle<()>,
 }
@@ -70,10 +87,10 @@ impl Console {
         let _ = hub.join();
     }
 
-    /// Admits a client, which also wants to write unless it is `read_only`; the welcome tells it
-    /// whether it may. If too many clients wait, the connection is closed.
-    pub fn attach(&self, client: OwnedFd, read_only: bool) {
-        if self.clients.try_send((UnixStream::from(client), !read_only)).is_ok() {
+    /// Admits a client; the welcome tells it whether it may write. If too many clients wait, the
+    /// connection is closed.
+    pub fn attach(&self, client: OwnedFd, wants: Wants) {
+        if self.clients.try_send((UnixStream::from(client), wants)).is_ok() {
             let _ = rustix::io::write(&self.woken, &1_u64.to_ne_bytes());
         }
     }
@@ -81,7 +98,7 @@ impl Console {
 
 struct Hub {
     guest: UnixStream,
-    received: Receiver<(UnixStream, bool)>,
+    received: Receiver<(UnixStream, Wants)>,
     woken: OwnedFd,
     ring: VecDeque<u8>,
     readers: Vec<Reader>,
@@ -107,7 +124,7 @@ impl Hub {
             self.hear_writer();
             let ends = loop {
                 match self.received.try_recv() {
-                    Ok((stream, wants_to_write)) => self.admit(stream, wants_to_write),
+                    Ok((stream, wants)) => self.admit(stream, &wants),
                     Err(TryRecvError::Empty) => break false,
                     Err(TryRecvError::Disconnected) => break true,
                 }
@@ -138,12 +155,22 @@ impl Hub {
         matches!(poll(&mut watched, None), Ok(_) | Err(Errno::INTR))
     }
 
-    fn admit(&mut self, stream: UnixStream, wants_to_write: bool) {
+    fn admit(&mut self, stream: UnixStream, wants: &Wants) {
         if self.readers.len() >= READERS_MAX || stream.set_nonblocking(true).is_err() {
             return;
         }
-        let writes = wants_to_write && !self.readers.iter().any(|reader| reader.writes);
-        let Ok(mut welcome) = serde_json::to_vec(&GuestWelcome::Console { writer: writes }) else { return };
+        let writer = self.readers.iter_mut().find(|reader| reader.writes);
+        let writes = match (wants, writer) {
+            (Wants::Read, _) | (Wants::Write, Some(_)) => false,
+            (Wants::Write | Wants::TakeOver { .. }, None) => true,
+            (Wants::TakeOver { by }, Some(writer)) => {
+                writer.gives_way_to(by);
+                true
+            }
+        };
+        let recorded_bytes = Some(self.ring.len() as u64);
+        let welcome = GuestWelcome::Console { writer: writes, recorded_bytes };
+        let Ok(mut welcome) = serde_json::to_vec(&welcome) else { return };
         welcome.push(b'\n');
         let behind = welcome.into_iter().chain(self.ring.iter().copied()).collect();
         self.readers.push(Reader { stream, writes, behind, missed_bytes: 0 });
@@ -194,6 +221,14 @@ impl Hub {
 }
 
 impl Reader {
+    /// Reads only from now on, and is told for whom.
+    fn gives_way_to(&mut self, by: &str) {
+        self.writes = false;
+        let by: String = by.chars().filter(|one| !one.is_control()).take(NAME_CHARACTERS_MAX).collect();
+        let note = format!("\r\n[strongroom: {by} has taken over this console; you can only look now]\r\n");
+        self.hear(note.as_bytes());
+    }
+
     /// Queues output of the guest. A reader without room loses output until it has taken half of
     /// its queue.
     fn hear(&mut self, said: &[u8]) {
@@ -241,30 +276,38 @@ fn flush(stream: &mut UnixStream, bytes: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Relays between a client and a server until either closes its connection, on a thread of its own.
+/// Relays between a client and a VNC server until either closes its connection, on a thread of its
+/// own. Of a client that only looks, what [changes nothing](LookOnly) is relayed.
 ///
 /// # Errors
 /// If the thread cannot be started.
-pub fn relay(client: OwnedFd, server: UnixStream) -> io::Result<()> {
+pub fn relay(client: OwnedFd, server: UnixStream, looks: Option<LookOnly>) -> io::Result<()> {
     let client = UnixStream::from(client);
     thread::Builder::new().name("vnc".to_owned()).spawn(move || {
         for stream in [&client, &server] {
             let _ = stream.set_nonblocking(false);
         }
         thread::scope(|scope| {
-            scope.spawn(|| copy(&client, &server));
-            copy(&server, &client);
+            scope.spawn(|| copy(&client, &server, looks));
+            copy(&server, &client, None);
         });
     })?;
     Ok(())
 }
 
-fn copy(mut from: &UnixStream, mut to: &UnixStream) {
+fn copy(mut from: &UnixStream, mut to: &UnixStream, mut looks: Option<LookOnly>) {
     let mut piece = vec![0; 16 * PIECE_BYTES];
+    let mut pass = |said: &[u8]| match &mut looks {
+        None => to.write_all(said),
+        Some(looks) => {
+            let mut passed = Vec::with_capacity(said.len());
+            looks.hear(said, &mut passed).and_then(|()| to.write_all(&passed))
+        }
+    };
     loop {
         match from.read(&mut piece) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Ok(count) if count > 0 && to.write_all(&piece[..count]).is_ok() => {}
+            Ok(count) if count > 0 && pass(&piece[..count]).is_ok() => {}
             _ => break,
         }
     }
@@ -296,13 +339,20 @@ mod tests {
     }
 
     fn client(guest: &Guest, read_only: bool) -> (BufReader<UnixStream>, bool) {
+        let (reader, writer, _) = welcomed(guest, if read_only { Wants::Read } else { Wants::Write });
+        (reader, writer)
+    }
+
+    fn welcomed(guest: &Guest, wants: Wants) -> (BufReader<UnixStream>, bool, u64) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        guest.console.attach(theirs.into(), read_only);
+        guest.console.attach(theirs.into(), wants);
         let mut reader = BufReader::new(ours);
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
-        let GuestWelcome::Console { writer } = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
-        (reader, writer)
+        let GuestWelcome::Console { writer, recorded_bytes } = serde_json::from_str(&line).unwrap() else {
+            panic!("{line}")
+        };
+        (reader, writer, recorded_bytes.unwrap())
     }
 
     fn read(reader: &mut BufReader<UnixStream>) -> String {
@@ -332,6 +382,60 @@ mod tests {
         // The disconnection is noticed before another client is admitted.
         let (_third, writes) = client(&guest, false);
         assert!(writes);
+    }
+
+    #[test]
+    fn one_that_takes_over_writes_and_the_other_one_is_told_and_reads() {
+        let mut guest = guest();
+        let (mut first, ..) = welcomed(&guest, Wants::Write);
+        guest.serial.write_all(b"login: ").unwrap();
+        let mut prompt = [0; 7];
+        first.read_exact(&mut prompt).unwrap();
+        // Names are of accounts, some of which others have named.
+        let by = "bob\x1b[2J\u{7f}\r\n".to_owned();
+        let (mut second, writes, recorded) = welcomed(&guest, Wants::TakeOver { by });
+        assert!(writes);
+        assert_eq!(recorded, 7);
+        let mut former = [0; 7];
+        second.read_exact(&mut former).unwrap();
+        assert_eq!(&former, b"login: ");
+        assert_eq!(read(&mut first), "\r\n");
+        let note = read(&mut first);
+        assert_eq!(note, "[strongroom: bob[2J has taken over this console; you can only look now]\r\n");
+        first.get_mut().write_all(b"unheard\n").unwrap();
+        second.get_mut().write_all(b"root\n").unwrap();
+        let mut heard = [0; 5];
+        guest.serial.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"root\n");
+        guest.serial.write_all(b"both\n").unwrap();
+        assert_eq!((read(&mut first), read(&mut second)), ("both\n".to_owned(), "both\n".to_owned()));
+        // Nobody writes: it is not taken from anybody.
+        drop(second);
+        let (_third, writes, _) = welcomed(&guest, Wants::TakeOver { by: "eve".to_owned() });
+        assert!(writes);
+        guest.serial.write_all(b"alone\n").unwrap();
+        assert_eq!(read(&mut first), "alone\n");
+    }
+
+    #[test]
+    fn a_screen_for_looking_takes_no_keys() {
+        for (looks, reach) in [(None, true), (Some(LookOnly::new()), false)] {
+            let (mut viewer, client) = UnixStream::pair().unwrap();
+            let (server, mut qemu) = UnixStream::pair().unwrap();
+            relay(client.into(), server, looks).unwrap();
+            qemu.write_all(b"RFB 003.008\n").unwrap();
+            let mut greeting = [0; 12];
+            viewer.read_exact(&mut greeting).unwrap();
+            let (key, ask) = ([4, 1, 0, 0, 0, 0, 0, 97], [3, 1, 0, 0, 0, 0, 4, 0, 3, 0]);
+            viewer.write_all(b"RFB 003.008\n\x01\x01").unwrap();
+            viewer.write_all(&key).unwrap();
+            viewer.write_all(&ask).unwrap();
+            let mut heard = Vec::new();
+            drop(viewer);
+            qemu.read_to_end(&mut heard).unwrap();
+            assert_eq!(heard.windows(8).any(|part| part == key), reach);
+            assert!(heard.ends_with(&ask));
+        }
     }
 
     #[test]

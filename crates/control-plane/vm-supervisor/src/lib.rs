@@ -33,6 +33,7 @@ mod guest_client;
 pub mod hand;
 pub mod job;
 mod keys;
+mod look_only;
 mod machine;
 mod memory;
 mod observe;

@@ -192,7 +192,7 @@ impl Inside {
 fn statistics_of(vm: VmId, spec: &VmSpec) -> VmStatistics {
     let disks = spec.disks.iter();
     let disks = disks.map(|disk| DiskStatistics { disk: disk.name.clone(), snapshot: Snapshot::default() });
-    VmStatistics { vm, disks: disks.collect() }
+    VmStatistics { vm, disks: disks.collect(), processors: None }
 }
 
 impl HostService for SimulatedHost {
@@ -227,6 +227,7 @@ impl HostService for SimulatedHost {
             programs: Some(Programs::default()),
             tpms_on_clusters: true,
             live_tpms: true,
+            consoles_change_hands: false,
             boot_directories: Vec::new(),
             datastores: inside.datastores.iter().map(|(path, id)| Self::datastore(path, *id)).collect(),
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: false },

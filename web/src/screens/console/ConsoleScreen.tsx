@@ -62,7 +62,7 @@ function ConsolePart({ vm }: { vm: Vm }) {
 
 function ReadOnlyNote({ shown }: { shown: VmConsole }) {
   const state = useStore(shown.link.state);
-  const { isLeft, isKept } = useStore(shown.writing);
+  const { isLeft } = useStore(shown.writing);
   if (state.is !== "open" || state.writer) return null;
   return (
     <div className="guest-lost">
@@ -71,9 +71,8 @@ function ReadOnlyNote({ shown }: { shown: VmConsole }) {
         title={isLeft ? "Another tab has taken over" : "Read only: somebody else writes"}
       >
         <p>
-          {isKept
-            ? "It is no tab of this browser that writes. It can be taken over when the other browser or command line leaves it."
-            : "A console has one writer at a time."}
+          A console has one writer at a time. Who writes now is told that you have taken over, and
+          reads from then on; it is on record.
         </p>
       </Note>
       <Button onPress={() => shown.takeOver()}>Take over</Button>

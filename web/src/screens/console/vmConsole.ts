@@ -3,6 +3,7 @@ import { SearchAddon } from "@xterm/addon-search";
 import { WebLinksAddon } from "@xterm/addon-web-links";
 import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
+import type { Welcome } from "../../guest/first";
 import { GuestLink } from "../../guest/link";
 import { askForConsole, hearOfConsole } from "../../guest/tabs";
 import { Store } from "../../lib/store";
@@ -17,11 +18,8 @@ import { styledDocument, styleRows } from "./styledDocument";
 
 /** Lines above the screen that are kept. */
 const SCROLLBACK_LINES = 5_000;
-/** What comes so soon is the guest's former output. */
+/** From a host that does not say how much it is, what comes so soon is the guest's former output. */
 const FORMER_MS = 300;
-/** The host learns of a writer that has left a little later than the page. */
-const TAKES_MAX = 4;
-const TAKES_EVERY_MS = 400;
 
 /** What a person is asked about. */
 export type Asked = { what: "paste"; text: string } | { what: "link"; url: URL } | { what: "find" };
@@ -29,12 +27,23 @@ export type Asked = { what: "paste"; text: string } | { what: "link"; url: URL }
 export interface Writing {
   /** Left to another tab of this browser, which has asked for it. */
   isLeft: boolean;
-  /** Somebody has it who does not leave it. */
-  isKept: boolean;
 }
 
 const CONSOLE = { operation: "console" } as const;
+const CONSOLE_TAKEN = { operation: "console", take_over: true } as const;
 const CONSOLE_TO_READ = { operation: "console", read_only: true } as const;
+
+/** Draws a line between what the guest has said before and what it says from now on. */
+function drawLine(terminal: Terminal): void {
+  // A program that has the whole screen has no place for it.
+  const marker = terminal.buffer.active.type === "normal" ? terminal.registerMarker(0) : undefined;
+  if (marker === undefined) return;
+  const line = terminal.registerDecoration({ marker, width: terminal.cols, layer: "top" });
+  line?.onRender((element) => {
+    element.classList.add("terminal-former");
+    element.title = "Above: what the guest has said before this connection";
+  });
+}
 
 /** The console of a VM: a terminal, and the connection to its guest. */
 export class VmConsole {
@@ -42,21 +51,22 @@ export class VmConsole {
   readonly asked = new Store<Asked | undefined>(undefined);
   /** Ctrl is held for the next character. */
   readonly isControl = new Store(false);
-  readonly writing = new Store<Writing>({ isLeft: false, isKept: false });
+  readonly writing = new Store<Writing>({ isLeft: false });
   readonly #vm: string;
   #terminal: Terminal | undefined;
   #search: SearchAddon | undefined;
   #socket: WebSocket | undefined;
   #isWriter = false;
+  /** The next connection is in the place of whoever writes. */
+  #isTaking = false;
   /** Pieces of the guest's former output that the terminal has not read yet. */
   #former = 0;
-  #takes = 0;
   #leave: () => void = () => undefined;
 
   constructor(vm: string) {
     this.#vm = vm;
     this.link = new GuestLink(vm, CONSOLE, {
-      opened: (socket, { writer }) => this.#opened(socket, writer),
+      opened: (socket, welcome) => this.#opened(socket, welcome),
       ended: () => this.#ended(),
     });
   }
@@ -73,6 +83,8 @@ export class VmConsole {
       theme: colours(),
       minimumContrastRatio: 4.5,
       disableStdin: true,
+      // Of what is not final in it, the line below former output is used.
+      allowProposedApi: true,
       // A guest neither moves nor measures the window, and its links are asked about.
       windowOptions: {},
       linkHandler: { activate: (_, text) => this.#askForLink(text), allowNonHttpProtocols: false },
@@ -124,12 +136,12 @@ export class VmConsole {
     this.#terminal?.focus();
   }
 
-  /** Becomes the one that writes, if it can be had. */
+  /** Becomes the one that writes. Another tab leaves it; anybody else is told, and reads. */
   takeOver(): void {
-    this.writing.become({ isLeft: false, isKept: false });
+    this.writing.become({ isLeft: false });
     void askForConsole(this.#vm).then(() => {
-      this.#takes = TAKES_MAX;
-      this.link.connect(CONSOLE);
+      this.#isTaking = true;
+      this.link.connect(CONSOLE_TAKEN);
     });
   }
 
@@ -191,33 +203,45 @@ export class VmConsole {
     this.focus();
   }
 
-  #opened(socket: WebSocket, isWriter: boolean): void {
+  #opened(socket: WebSocket, { writer, recordedBytes }: Welcome): void {
     const terminal = this.#terminal;
     if (terminal === undefined) return;
+    // A connection that is made again takes nothing from anybody.
+    if (this.#isTaking) this.link.goesOnAs(CONSOLE);
+    this.#isTaking = false;
     // The host says the last output again.
     terminal.reset();
-    terminal.options.disableStdin = !isWriter;
+    terminal.options.disableStdin = !writer;
     this.#socket = socket;
-    this.#isWriter = isWriter;
+    this.#isWriter = writer;
     this.#former = 0;
     const openedMs = performance.now();
+    let recorded = recordedBytes ?? 0;
     const backlog = new Backlog((output, done) => terminal.write(output, done));
-    socket.onmessage = ({ data }: MessageEvent<unknown>) => {
-      if (!(data instanceof ArrayBuffer) || this.#socket !== socket) return;
-      backlog.add(new Uint8Array(data));
-      if (performance.now() - openedMs > FORMER_MS) return;
+    const addFormer = (output: Uint8Array) => {
+      backlog.add(output);
       this.#former += 1;
       terminal.write("", () => (this.#former -= 1));
     };
-    if (isWriter) this.#takes = 0;
-    else this.#takeAgain();
-  }
-
-  #takeAgain(): void {
-    if (this.#takes === 0) return;
-    this.#takes -= 1;
-    if (this.#takes === 0) this.writing.become({ isLeft: false, isKept: true });
-    else setTimeout(() => this.link.connect(CONSOLE), TAKES_EVERY_MS);
+    socket.onmessage = ({ data }: MessageEvent<unknown>) => {
+      if (!(data instanceof ArrayBuffer) || this.#socket !== socket) return;
+      const output = new Uint8Array(data);
+      if (recordedBytes === undefined) {
+        if (performance.now() - openedMs > FORMER_MS) backlog.add(output);
+        else addFormer(output);
+        return;
+      }
+      if (recorded > 0) {
+        const former = output.subarray(0, recorded);
+        recorded -= former.length;
+        addFormer(former);
+        if (recorded === 0) terminal.write("", () => drawLine(terminal));
+        if (former.length === output.length) return;
+        backlog.add(output.subarray(former.length));
+        return;
+      }
+      backlog.add(output);
+    };
   }
 
   #ended(): void {
@@ -228,7 +252,8 @@ export class VmConsole {
 
   #leaveIt(): boolean {
     if (!this.#isWriter) return false;
-    this.writing.become({ isLeft: true, isKept: false });
+    this.#isTaking = false;
+    this.writing.become({ isLeft: true });
     this.link.connect(CONSOLE_TO_READ);
     return true;
   }

@@ -16,6 +16,7 @@ import { Empty, Note, ProblemNote, Waiting } from "../../ui/Notes";
 import { Facts, Panel, ScreenHead } from "../../ui/Panel";
 import { Table, type Column } from "../../ui/Table";
 import { Tabs } from "../../ui/Tabs";
+import { CapacityHistory } from "./CapacityHistory";
 import { ContentsTab } from "./ContentsTab";
 import { DatastoreMark } from "./DatastoreMark";
 import { FULL_FROM } from "./full";
@@ -66,6 +67,7 @@ function SummaryTab({ store }: { store: Datastore }) {
         <Space store={store} />
         <Kind store={store} />
       </div>
+      <CapacityHistory store={store} />
       <HostsPanel store={store} />
       <Uses store={store} />
     </>

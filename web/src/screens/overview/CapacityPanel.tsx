@@ -1,8 +1,12 @@
+import { Link } from "wouter";
 import { useAsk } from "../../api/ask";
+import { addresses } from "../../app/addresses";
 import { bytes } from "../../lib/units";
+import { sentence } from "../../lib/words";
 import { Meter } from "../../ui/Meter";
 import { Empty, ProblemNote, Waiting } from "../../ui/Notes";
 import { Panel } from "../../ui/Panel";
+import { trendWords } from "../datastores/trend";
 
 const SHOWN_MAX = 8;
 /** The alarm `datastore_full` is raised there. */
@@ -29,15 +33,19 @@ export function CapacityPanel({ withHosts }: { withHosts: boolean }) {
         {withHosts && memory.total > 0 ? (
           <Meter label="Memory of all hosts" used={memory.used} total={memory.total} show={bytes} />
         ) : null}
-        {fullest.map(({ id, name, total_bytes, free_bytes }) => (
-          <Meter
-            key={id}
-            label={`Datastore ${name}`}
-            used={total_bytes - free_bytes}
-            total={total_bytes}
-            show={bytes}
-            fullFrom={DATASTORE_FULL}
-          />
+        {fullest.map(({ id, name, total_bytes, free_bytes, trend }) => (
+          <div key={id}>
+            <Meter
+              label={`Datastore ${name}`}
+              used={total_bytes - free_bytes}
+              total={total_bytes}
+              show={bytes}
+              fullFrom={DATASTORE_FULL}
+            />
+            <p className="small soft">
+              <Link href={addresses.datastore(name)}>{sentence(trendWords(trend))}</Link>
+            </p>
+          </div>
         ))}
         {stores.data?.items.length === 0 ? (
           <Empty icon="datastore" title="There is no datastore yet">

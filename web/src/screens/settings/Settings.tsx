@@ -1,3 +1,4 @@
+import type { Privilege } from "../../api/types";
 import { useStore } from "../../lib/store";
 import { moment } from "../../lib/units";
 import { useTitle } from "../../shell/useTitle";
@@ -29,6 +30,7 @@ function zonesOf(own: string) {
 export default function Settings() {
   useTitle("Settings");
   const me = useMe();
+  const places = me.places ?? [];
   const chosenTheme = useStore(theme);
   const chosenDensity = useStore(density);
   const chosenZone = useStore(zone);
@@ -77,7 +79,7 @@ export default function Settings() {
                 label: "Roles",
                 value:
                   me.grants.length === 0
-                    ? me.site.length > 0
+                    ? me.site.length > 0 || places.length > 0
                       ? "those of a token"
                       : "none"
                     : me.grants
@@ -90,19 +92,29 @@ export default function Settings() {
                   me.site.length === 0 ? (
                     "nothing for the whole site"
                   ) : (
-                    <span className="tags">
-                      {me.site.map((privilege) => (
-                        <span key={privilege} className="tag">
-                          {privilege}
-                        </span>
-                      ))}
-                    </span>
+                    <Privileges all={me.site} />
                   ),
               },
+              ...places.map(({ scope, privileges }) => ({
+                label: `At ${scopeInWords(scope)}`,
+                value: <Privileges all={privileges} />,
+              })),
             ]}
           />
         </Panel>
       </div>
     </>
+  );
+}
+
+function Privileges({ all }: { all: readonly Privilege[] }) {
+  return (
+    <span className="tags">
+      {all.map((privilege) => (
+        <span key={privilege} className="tag">
+          {privilege}
+        </span>
+      ))}
+    </span>
   );
 }

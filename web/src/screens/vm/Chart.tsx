@@ -3,6 +3,14 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { useStore } from "../../lib/store";
 import { Panel } from "../../ui/Panel";
+import {
+  axisStyle,
+  BINARY_STEPS,
+  CHART_HEIGHT,
+  colour,
+  TIME_AXIS,
+  VALUE_AXIS,
+} from "../../ui/plot";
 import { theme } from "../../ui/theme";
 
 export interface Series<Figure extends string> {
@@ -10,9 +18,6 @@ export interface Series<Figure extends string> {
   figure: Figure;
   colour: 1 | 2 | 3 | 4;
 }
-
-/** What was measured at a moment. */
-type Reading<Figure extends string> = { atMs: number } & Readonly<Record<Figure, number | null>>;
 
 interface Props<Figure extends string> {
   title: string;
@@ -23,13 +28,11 @@ interface Props<Figure extends string> {
   /** The least that the axis reaches to. */
   least: number;
   series: readonly Series<Figure>[];
-  rates: readonly Reading<Figure>[];
+  rates: readonly Point<Figure>[];
 }
 
-const HEIGHT = 180;
-const TIME_AXIS = 28;
-const BINARY_STEPS = Array.from({ length: 40 }, (_, power) => 2 ** power);
-const AXIS = 76;
+type Point<Figure extends string> = { atMs: number } & Readonly<Record<Figure, number | null>>;
+
 /** What is shown of the past, in seconds: at first less. */
 const SPAN_S = 300;
 const SPAN_LEAST_S = 60;
@@ -59,7 +62,7 @@ export function Chart<Figure extends string>({
     );
     plot.current = drawn;
     const sizes = new ResizeObserver(() =>
-      drawn.setSize({ width: box.clientWidth, height: HEIGHT }),
+      drawn.setSize({ width: box.clientWidth, height: CHART_HEIGHT }),
     );
     sizes.observe(box);
     return () => {
@@ -132,17 +135,10 @@ function optionsOf<Figure extends string>(
     series,
   }: Required<Pick<Props<Figure>, "show" | "isBinary" | "least" | "series">>,
 ): uPlot.Options {
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name: string) => style.getPropertyValue(name).trim();
-  const axis: uPlot.Axis = {
-    stroke: colour("--text-soft"),
-    grid: { stroke: colour("--line"), width: 1 },
-    ticks: { show: false },
-    font: `12px ${style.getPropertyValue("--font")}`,
-  };
+  const axis = axisStyle();
   return {
     width: box.clientWidth,
-    height: HEIGHT,
+    height: CHART_HEIGHT,
     padding: [8, 8, 0, 0],
     legend: { show: false },
     cursor: { show: false },
@@ -154,7 +150,7 @@ function optionsOf<Figure extends string>(
       { ...axis, size: TIME_AXIS, values: (_, splits) => splits.map(timeOfDay) },
       {
         ...axis,
-        size: AXIS,
+        size: VALUE_AXIS,
         values: (_, splits) => splits.map(show),
         ...(isBinary ? { incrs: BINARY_STEPS } : {}),
       },

@@ -1,11 +1,11 @@
 import { useMemo, useState } from "react";
 import type { Vm } from "../../api/types";
-import { bytes, count, latency } from "../../lib/units";
+import { bytes, count, latency, plural } from "../../lib/units";
 import { SelectField } from "../../ui/Field";
 import { Empty, Note, ProblemNote, Waiting } from "../../ui/Notes";
 import { Panel } from "../../ui/Panel";
 import { Chart, type Series } from "./Chart";
-import { ratesOfAll, type Figure } from "./rates";
+import { loadOfAll, ratesOfAll, type Figure, type LoadFigure } from "./rates";
 import { READ_EVERY_MS, useReadings } from "./useReadings";
 
 const perSecond = (value: number) =>
@@ -63,6 +63,13 @@ const CHARTS: readonly {
   },
 ];
 
+const percent = (value: number) => `${count(Math.round(value))} %`;
+
+const LOAD: readonly Series<LoadFigure>[] = [
+  { label: "Ran", figure: "run", colour: 1 },
+  { label: "Waited for the host", figure: "wait", colour: 3 },
+];
+
 export function PerformanceTab({ vm }: { vm: Vm }) {
   const [disk, setDisk] = useState("");
   if (vm.power !== "running" && vm.power !== "paused") {
@@ -70,7 +77,7 @@ export function PerformanceTab({ vm }: { vm: Vm }) {
       <Panel title="Performance">
         <Empty icon="event" title="It does not run">
           Its disks are counted from its start on: operations, bytes and latencies, as its guest
-          sees them.
+          sees them; and the time of its processors.
         </Empty>
       </Panel>
     );
@@ -96,10 +103,11 @@ export function PerformanceTab({ vm }: { vm: Vm }) {
 function Charts({ vm, disk }: { vm: Vm; disk: string }) {
   const { readings, problem } = useReadings(vm.name);
   const rates = useMemo(() => ratesOfAll(readings, disk), [readings, disk]);
+  const load = useMemo(() => loadOfAll(readings), [readings]);
   const newest = readings.at(-1);
   if (newest === undefined)
     return problem === undefined ? <Waiting lines={6} /> : <ProblemNote problem={problem} />;
-  const stalled = newest.filter(
+  const stalled = newest.disks.filter(
     (each) => each.stalled_ms > 0 && (disk === "" || each.disk === disk),
   );
   return (
@@ -113,14 +121,29 @@ function Charts({ vm, disk }: { vm: Vm; disk: string }) {
         />
       ))}
       <div className="halves">
+        {newest.processors === undefined || newest.processors === null ? (
+          <Panel title="Processors">
+            <Empty icon="event" title="Its host does not say">
+              A host of an earlier version, or whose kernel hides processes, does not count them.
+            </Empty>
+          </Panel>
+        ) : (
+          <Chart
+            title="Processors"
+            unit={`percent of ${plural(newest.processors.vcpus, "processor")}`}
+            least={100}
+            show={percent}
+            series={LOAD}
+            rates={load}
+          />
+        )}
         {CHARTS.map((chart) => (
           <Chart key={chart.title} {...chart} rates={rates} />
         ))}
       </div>
       <p className="small soft">
         Read from the host every {READ_EVERY_MS / 1000} s while this is open. A percentile is the
-        upper bound of its bucket, at most a quarter too high. What a guest does with its processors
-        is not measured.
+        upper bound of its bucket, at most a quarter too high. Processors are those of the whole VM.
       </p>
     </>
   );

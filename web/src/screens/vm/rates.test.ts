@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Schemas } from "../../api/types";
-import { percentile, ratesOf, ratesOfAll } from "./rates";
+import { loadOf, loadOfAll, percentile, ratesOf, ratesOfAll } from "./rates";
 
 type DiskStats = Schemas["DiskStats"];
 
@@ -85,15 +85,39 @@ describe("rates", () => {
   });
 
   it("are of one disk or of all together", () => {
-    const other = (disks: DiskStats[]) => [
-      ...disks,
-      ...disks.map((each) => ({ ...each, disk: "disk1" })),
-    ];
+    const other = (disks: DiskStats[]) => ({
+      disks: [...disks, ...disks.map((each) => ({ ...each, disk: "disk1" }))],
+    });
     expect(ratesOfAll([other(before), other(after)], "").map(({ readIops }) => readIops)).toEqual([
       20,
     ]);
     expect(
       ratesOfAll([other(before), other(after)], "disk1").map(({ readIops }) => readIops),
     ).toEqual([10]);
+  });
+});
+
+describe("load", () => {
+  const S = 1e9;
+  const at = (read_unix_ms: number, run_ns: number, wait_ns = 0) => ({
+    read_unix_ms,
+    vcpus: 4,
+    run_ns,
+    wait_ns,
+  });
+
+  it("is a part of the time of all processors", () => {
+    expect(loadOf(at(1000, 5 * S), at(3000, 9 * S, 2 * S))).toEqual({
+      atMs: 3000,
+      run: 50,
+      wait: 25,
+    });
+  });
+
+  it("is none when another QEMU has begun, between readings of the same moment, and unread", () => {
+    expect(loadOf(at(1000, 5 * S), at(3000, 4 * S))).toBeUndefined();
+    expect(loadOf(at(1000, 5 * S), at(1000, 5 * S))).toBeUndefined();
+    const readings = [{ disks: [] }, { disks: [], processors: at(1000, 0) }, { disks: [] }];
+    expect(loadOfAll(readings)).toEqual([]);
   });
 });

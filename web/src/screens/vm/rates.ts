@@ -1,6 +1,8 @@
 import type { Schemas } from "../../api/types";
 
 type DiskStats = Schemas["DiskStats"];
+type Processors = Schemas["ProcessorStats"];
+type Reading = Pick<Schemas["VmStats"], "disks" | "processors">;
 type Operation = Schemas["DiskOperation"];
 type Bucket = Schemas["LatencyBucket"];
 
@@ -17,6 +19,35 @@ export interface Rates {
   writeP50: number | null;
   writeP99: number | null;
   inFlight: number;
+}
+
+/** What a VM's processors did between two readings, in percent of the time of all of them. */
+export interface Load {
+  atMs: number;
+  run: number;
+  /** They could have run, and waited for a processor of the host. */
+  wait: number;
+}
+
+export type LoadFigure = Exclude<keyof Load, "atMs">;
+
+/** The load between two readings; nothing if no time has passed, or another QEMU has begun. */
+export function loadOf(before: Processors, after: Processors): Load | undefined {
+  const time_ns = (after.read_unix_ms - before.read_unix_ms) * 1e6 * Math.max(1, after.vcpus);
+  const [run_ns, wait_ns] = [after.run_ns - before.run_ns, after.wait_ns - before.wait_ns];
+  if (time_ns <= 0 || run_ns < 0 || wait_ns < 0) return undefined;
+  const percent = (value: number) => (value / time_ns) * 100;
+  return { atMs: after.read_unix_ms, run: percent(run_ns), wait: percent(wait_ns) };
+}
+
+/** The load between each two readings. */
+export function loadOfAll(readings: readonly Reading[]): readonly Load[] {
+  return readings.flatMap(({ processors: after }, index) => {
+    const before = readings[index - 1]?.processors;
+    return before === undefined || before === null || after === undefined || after === null
+      ? []
+      : (loadOf(before, after) ?? []);
+  });
 }
 
 export type Figure = Exclude<keyof Rates, "atMs">;
@@ -100,11 +131,10 @@ export function ratesOf(
 }
 
 /** The rates between each two readings, of one disk or of all together. */
-export function ratesOfAll(
-  readings: readonly (readonly DiskStats[])[],
-  disk: string,
-): readonly Rates[] {
-  const chosen = readings.map((disks) => disks.filter((each) => disk === "" || each.disk === disk));
+export function ratesOfAll(readings: readonly Reading[], disk: string): readonly Rates[] {
+  const chosen = readings.map(({ disks }) =>
+    disks.filter((each) => disk === "" || each.disk === disk),
+  );
   return chosen.flatMap((after, index) => {
     const before = chosen[index - 1];
     return before === undefined ? [] : (ratesOf(before, after) ?? []);

@@ -8,11 +8,11 @@ export const READ_EVERY_MS = 2_000;
 const KEPT_MAX = 151;
 
 export interface Readings {
-  readings: readonly Schemas["DiskStats"][][];
+  readings: readonly Schemas["VmStats"][];
   problem: Problem | undefined;
 }
 
-/** The counters of a VM's disks, read again and again while somebody looks. */
+/** The counters of a VM's disks and processors, read again and again while somebody looks. */
 export function useReadings(vm: string): Readings {
   const [state, setState] = useState<Readings>({ readings: [], problem: undefined });
   useEffect(() => {
@@ -20,9 +20,9 @@ export function useReadings(vm: string): Readings {
     let timer: ReturnType<typeof setTimeout> | undefined;
     const read = async () => {
       try {
-        const { disks } = await call("vm_stats", { path: { vm } }, { signal: ending.signal });
+        const reading = await call("vm_stats", { path: { vm } }, { signal: ending.signal });
         setState(({ readings }) => ({
-          readings: [...readings, disks].slice(-KEPT_MAX),
+          readings: [...readings, reading].slice(-KEPT_MAX),
           problem: undefined,
         }));
       } catch (error) {

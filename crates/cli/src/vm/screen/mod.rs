@@ -57,6 +57,7 @@ Examples:
   strongroom vm screen web1
   strongroom vm screen web1 --listen 127.0.0.1:5901
   sudo strongroom vm screen web1 --listen 127.0.0.1:5901 --viewer alice
+  strongroom vm screen web1 --read-only
   strongroom vm screen web1 --screenshot web1.png"
 )]
 pub struct ScreenArguments {
@@ -75,6 +76,10 @@ pub struct ScreenArguments {
     /// Path of the unix socket [default: in a new directory]
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     socket: Option<PathBuf>,
+
+    /// Only look: what viewers type, point at and paste is not passed on by the VM's host
+    #[arg(long)]
+    read_only: bool,
 
     /// Write a screenshot to this new file, in PNG format, and exit. It is unencrypted guest data
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "socket"])]
@@ -165,7 +170,7 @@ impl ScreenArguments {
     fn take_picture(&self, api: &Api, file: &std::path::Path, output: &Output) -> Result<(), CliError> {
         // Create the file before guest data is requested.
         let new = NewFile::create(file)?;
-        let picture = Screen::open(api, &self.vm)?.picture().map_err(|error| self.failed(error))?;
+        let picture = Screen::open(api, &self.vm, false)?.picture().map_err(|error| self.failed(error))?;
         let written = png::write(&mut new.file(), &picture);
         written
             .map_err(|error| CliError::File(FileError { action: "write", path: file.to_owned(), error }))?;
@@ -208,8 +213,9 @@ impl ScreenArguments {
                 continue;
             }
             let (api, place, vm, output) = (Arc::clone(&api), Arc::clone(&viewers), self.vm.clone(), *output);
+            let read_only = self.read_only;
             let shown = thread::Builder::new().name("viewer".to_owned()).spawn(move || {
-                let shown = Screen::open(&api, &vm).map(|screen| screen.show(&viewer));
+                let shown = Screen::open(&api, &vm, read_only).map(|screen| screen.show(&viewer));
                 if let Err(error) = shown {
                     output.remark(&format!("a viewer was hung up on: {error}"));
                 }
@@ -233,8 +239,9 @@ struct Screen {
 
 impl Screen {
     /// Requests and sends a ticket. An error may arrive only in place of the server's greeting.
-    fn open(api: &Api, vm: &str) -> Result<Self, CliError> {
-        let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(vm)), &TicketUse::Vnc {})?;
+    fn open(api: &Api, vm: &str, read_only: bool) -> Result<Self, CliError> {
+        let wanted = TicketUse::Vnc { read_only };
+        let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(vm)), &wanted)?;
         let Guest { mut stream, .. } = GuestSocket::connect(&ticket)?.enter(&ticket)?;
         let failed = |error| {
             CliError::File(FileError { action: "speak to the screen of", path: PathBuf::from(vm), error })

@@ -14,6 +14,24 @@ pub struct VmStats {
     pub vm: VmId,
     /// Its disks, and the internal volumes that its guest reaches; empty while it is off.
     pub disks: Vec<DiskStats>,
+    /// Its virtual processors; absent while it is off, and if its host does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors: Option<ProcessorStats>,
+}
+
+/// The time of a VM's virtual processors, since the start of its QEMU. It is lower than before if
+/// another QEMU has begun, after a start or a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProcessorStats {
+    /// When it was read, in milliseconds since 1970.
+    pub read_unix_ms: u64,
+    /// The number of virtual processors.
+    pub vcpus: u32,
+    /// For how long they have run, all together, in nanoseconds.
+    pub run_ns: u64,
+    /// For how long they could have run and had to wait for a processor of the host, all together,
+    /// in nanoseconds.
+    pub wait_ns: u64,
 }
 
 /// Counters of one disk.

@@ -263,6 +263,10 @@ pub enum TicketUse {
         /// Only to read: a console can have many readers and one writer.
         #[serde(default)]
         read_only: bool,
+        /// In the place of the client that writes, which is told who took over, and reads from then
+        /// on. Not together with `read_only`.
+        #[serde(default)]
+        take_over: bool,
     },
     /// The recorded output of the serial console, also of a VM that is off.
     ConsoleLog {},
@@ -288,7 +292,11 @@ pub enum TicketUse {
         format: ImageFormat,
     },
     /// The screen.
-    Vnc {},
+    Vnc {
+        /// Only to look: the host passes on nothing from the client that changes anything.
+        #[serde(default)]
+        read_only: bool,
+    },
     /// The upload of an image into one of its disks, while the VM is off.
     Upload {
         /// `disk0` and so on, or `seed`.

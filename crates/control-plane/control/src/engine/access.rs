@@ -6,6 +6,8 @@
 //!
 //! An object that the caller may not view does not exist for it: the refusal is the same.
 
+use std::collections::HashSet;
+
 use strongroom_api::access::{AccessEntry, AccessKind};
 use strongroom_api::event::Event;
 use strongroom_api::guard::{Guard, Needs, On, Part, PartOf};
@@ -81,6 +83,24 @@ impl Rights {
     /// The privileges for a VM or volume.
     fn for_vm(&self, vm: &VmRecord) -> PrivilegeSet {
         self.at_place(Place::Vm(vm.id), vm.folder)
+    }
+
+    /// The places besides the whole site at which the caller has privileges, each once, with them.
+    /// What it may do to a VM is what it may do everywhere, at the VM's folder and at the VM.
+    pub fn by_place(&self, index: &Index) -> Vec<(Place, PrivilegeSet)> {
+        let mut listed = HashSet::new();
+        let places = self.places().into_iter().filter(|place| listed.insert(*place));
+        let with_privileges = |place: Place| {
+            let privileges = self.at(index, place);
+            (place != Place::Site && privileges.iter().next().is_some()).then_some((place, privileges))
+        };
+        places.filter_map(with_privileges).collect()
+    }
+
+    /// The places for which roles were given to the caller, or to the user that a token acts for.
+    fn places(&self) -> Vec<Place> {
+        let within = self.within.iter().flat_map(|within| within.places());
+        self.at.iter().map(|at| at.place).chain(within).collect()
     }
 
     fn at_place(&self, place: Place, folder: Option<Uuid>) -> PrivilegeSet {

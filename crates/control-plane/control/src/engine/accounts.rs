@@ -6,8 +6,8 @@
 
 use strongroom_api::access::{
     AccessKind, ChangePassword, CreateFolder, CreateGrant, CreateRole, CreateUser, Explain, Explanation,
-    Folder, FolderUse, Grant, Me, MoveVm, NewUser, Password, Quota, RenewSecondFactor, Review, Role, Scope,
-    SetFolder, User,
+    Folder, FolderUse, Grant, Me, MoveVm, NewUser, Password, Quota, RenewSecondFactor, Review, RightsAt,
+    Role, Scope, SetFolder, User,
 };
 use strongroom_api::guard::Guard;
 use strongroom_api::identity::ProviderGroup;
@@ -359,12 +359,17 @@ impl Control {
             Principal::User(user) => index.users.get(&user.to_string()),
             Principal::Machine | Principal::Token(_) => None,
         };
+        let rights = Rights::of(&index, caller.principal);
+        let places = rights.by_place(&index).into_iter();
         let of_user = user.map(|user| grants_of(&index, user)).unwrap_or_default();
         let of_groups = outside_grants(&index, caller.principal);
         let of_groups = of_groups.filter_map(|grant| group_grant_view(&index, grant));
         Me {
             name: caller.name.clone(),
-            site: Rights::of(&index, caller.principal).at(&index, Place::Site),
+            site: rights.at(&index, Place::Site),
+            places: places
+                .map(|(place, privileges)| RightsAt { scope: scope_of(&index, place), privileges })
+                .collect(),
             grants: of_user.into_iter().chain(of_groups).collect(),
         }
     }

@@ -145,8 +145,9 @@ impl Control {
         self.change(&caller, message, |index, _| Ok(((), ended(index, shown.stored_form(), self.draft()))))
     }
 
-    /// The ways to sign in besides a token. The provider's page is the one at this origin.
-    pub fn sign_in_ways(&self, origin: Option<&str>) -> SignInWays {
+    /// The ways to sign in besides a token, for somebody who is signed in or not. The provider's page
+    /// is the one at this origin.
+    pub fn sign_in_ways(&self, origin: Option<&str>, signed_in: bool) -> SignInWays {
         let index = self.inventory.read();
         let page = |provider: &IdentityProviderRecord| {
             let page = format!("{}/sign-in/{}", origin?, provider.name);
@@ -159,6 +160,7 @@ impl Control {
             page: page(provider),
         };
         SignInWays {
+            signed_in,
             passwords: !index.users.is_empty(),
             providers: providers.map(way).collect(),
             emergency: !index.emergencies.is_empty(),

@@ -28,7 +28,7 @@ use super::wishes::Caller;
 use super::{Control, HostSeat};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
-use crate::records::{DatastoreRecord, Mount, TaskRecord, VmRecord};
+use crate::records::{CapacityDaysRecord, CapacityHoursRecord, DatastoreRecord, Mount, TaskRecord, VmRecord};
 
 /// The most hosts of a datastore: those of a site.
 const HOSTS_MAX: usize = 64;
@@ -295,7 +295,9 @@ impl Control {
                     .next("delete, move or unregister what is in it first"));
             }
             let task = self.task_done(task, TaskKind::DatastoreRemove, datastore_object(datastore), caller);
-            Ok((task, self.draft().remove_named(datastore)))
+            let id = datastore.id.to_string();
+            let draft = self.draft().remove_named(datastore);
+            Ok((task, draft.discard::<CapacityHoursRecord>(&id).discard::<CapacityDaysRecord>(&id)))
         })
     }
 }

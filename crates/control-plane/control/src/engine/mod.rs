@@ -33,6 +33,7 @@
 //!   not belong.
 //! - [`groups`]: snapshots of several VMs at one instant.
 //! - [`backups`]: backups of the inventory. [`restored`]: VMs whose record is from one.
+//! - [`capacity`]: what datastores had, and when they will be full.
 //! - [`volumes`]: lists and readings of volumes. [`volume_changes`]: changes of them.
 
 pub mod access;
@@ -44,6 +45,7 @@ mod backups;
 mod balance;
 mod boards;
 mod browsers;
+mod capacity;
 mod carried_moves;
 mod clones;
 mod compliance;

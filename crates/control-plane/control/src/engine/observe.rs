@@ -163,7 +163,8 @@ impl Control {
             let seen = seat.seen();
             (seen.read, seen.state_at_unix_ms)
         };
-        if self.now_unix_ms().saturating_sub(state_at) > STATE_AGE_MAX_MS {
+        // A clock that was set back does not make an old state new.
+        if self.now_unix_ms().abs_diff(state_at) > STATE_AGE_MAX_MS {
             self.hear_state(seat)?;
         }
         let Some((epoch, number)) = read else { return self.hear_all(seat) };

@@ -1,12 +1,14 @@
-//! Disk counters of guests: sampled from hosts for metrics and alarms, and read directly when a
+//! Disk counters and processor time of guests: sampled from hosts for metrics and alarms, and read directly when a
 //! client looks at a VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
-use strongroom_api::vm::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
+use strongroom_api::vm::{
+    DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, ProcessorStats, VmStats,
+};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
-use strongroom_host::protocol::{DiskStatistics, VmStatistics};
+use strongroom_host::protocol::{DiskStatistics, ProcessorStatistics, VmStatistics};
 use strongroom_statistics::{Counters, Operation, Snapshot, upper_bound_ns};
 use strongroom_types::VmId;
 use uuid::Uuid;
@@ -22,7 +24,14 @@ const LATENCY_P99_MS: u32 = 500;
 
 /// The last samples, by host.
 #[derive(Debug, Default)]
-pub(super) struct Samples(Mutex<BTreeMap<Uuid, BTreeMap<VmId, Vec<Sample>>>>);
+pub(super) struct Samples(Mutex<BTreeMap<Uuid, BTreeMap<VmId, VmSample>>>);
+
+/// The last sample of a VM.
+#[derive(Debug)]
+struct VmSample {
+    disks: Vec<Sample>,
+    processors: Option<ProcessorStatistics>,
+}
 
 /// The last sample of a disk.
 #[derive(Debug)]
@@ -47,7 +56,7 @@ impl Samples {
     pub(super) fn of_vm(&self, host: Uuid, vm: VmId, mut each: impl FnMut(&Sample)) {
         let all = self.0.lock();
         let samples = all.get(&host).and_then(|vms| vms.get(&vm));
-        samples.into_iter().flatten().for_each(&mut each);
+        samples.into_iter().flat_map(|vm| &vm.disks).for_each(&mut each);
     }
 }
 
@@ -59,7 +68,7 @@ impl Control {
     pub fn vm_stats(&self, named: &str) -> Result<VmStats, Problem> {
         let vm = self.inventory.read().find_vm(named).cloned();
         let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
-        let none = VmStats { vm: vm.id, disks: Vec::new() };
+        let none = VmStats { vm: vm.id, disks: Vec::new(), processors: None };
         let Some(seat) = self.seat(vm.host) else { return Ok(none) };
         match seat.host.statistics(vm.id) {
             // A VM that the host does not have yet has no counters.
@@ -95,13 +104,13 @@ impl Control {
         // Readers see either all of the old samples or all of the new ones.
         let mut all = self.samples.0.lock();
         let mut before = all.remove(&seat.id).unwrap_or_default();
-        let is_troubled = |disks: &[Sample]| disks.iter().any(Sample::is_troubled);
+        let is_troubled = |vm: &VmSample| vm.disks.iter().any(Sample::is_troubled);
         let mut troubled: BTreeSet<VmId> =
-            before.iter().filter(|(_, disks)| is_troubled(disks)).map(|(vm, _)| *vm).collect();
+            before.iter().filter(|(_, sample)| is_troubled(sample)).map(|(vm, _)| *vm).collect();
         let mut samples = BTreeMap::new();
-        for VmStatistics { vm, disks } in told {
+        for VmStatistics { vm, disks, processors } in told {
             let Some(threshold_ns) = thresholds.get(&vm) else { continue };
-            let known = before.remove(&vm).unwrap_or_default();
+            let known = before.remove(&vm).map(|known| known.disks).unwrap_or_default();
             let mut watches: BTreeMap<_, _> =
                 known.into_iter().map(|sample| (sample.disk, sample.watch)).collect();
             let sample = |DiskStatistics { disk, snapshot }| {
@@ -109,9 +118,10 @@ impl Control {
                 watch.see(now_ms, &snapshot, *threshold_ns);
                 Sample { disk: disk.to_string(), snapshot, watch }
             };
-            samples.insert(vm, disks.into_iter().map(sample).collect::<Vec<_>>());
+            let disks = disks.into_iter().map(sample).collect();
+            samples.insert(vm, VmSample { disks, processors });
         }
-        troubled.extend(samples.iter().filter(|(_, disks)| is_troubled(disks)).map(|(vm, _)| *vm));
+        troubled.extend(samples.iter().filter(|(_, sample)| is_troubled(sample)).map(|(vm, _)| *vm));
         all.insert(seat.id, samples);
         drop(all);
         self.unreviewed.mark(troubled);
@@ -126,20 +136,24 @@ impl Control {
         Some((wanted_ms > 0).then(|| u64::from(wanted_ms) * 1_000_000))
     }
 
-    /// Visits each sampled disk of the hosts that answer, with the name of its VM.
-    pub(crate) fn each_sample(&self, mut each: impl FnMut(&str, &Sample)) {
+    /// Visits each sampled VM of the hosts that answer, with its name, its disks, and the time of its
+    /// virtual processors.
+    pub(crate) fn each_sample(&self, mut each: impl FnMut(&str, &[Sample], Option<&ProcessorStatistics>)) {
         let index = self.inventory.read();
         let samples = self.samples.0.lock();
         let answers = |host: &Uuid| self.seat(*host).is_some_and(HostSeat::is_up);
-        for (id, disks) in samples.iter().filter(|(host, _)| answers(host)).flat_map(|(_, vms)| vms) {
+        for (id, sample) in samples.iter().filter(|(host, _)| answers(host)).flat_map(|(_, vms)| vms) {
             let Some(vm) = index.vm(*id) else { continue };
-            disks.iter().for_each(|sample| each(vm.name.as_str(), sample));
+            each(vm.name.as_str(), &sample.disks, sample.processors.as_ref());
         }
     }
 }
 
 fn told_of_vm(told: &VmStatistics) -> VmStats {
-    VmStats { vm: told.vm, disks: told.disks.iter().map(told_of_disk).collect() }
+    let processors = told.processors.map(|ProcessorStatistics { read_unix_ms, vcpus, run_ns, wait_ns }| {
+        ProcessorStats { read_unix_ms, vcpus, run_ns, wait_ns }
+    });
+    VmStats { vm: told.vm, disks: told.disks.iter().map(told_of_disk).collect(), processors }
 }
 
 fn told_of_disk(told: &DiskStatistics) -> DiskStats {

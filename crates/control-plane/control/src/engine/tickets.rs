@@ -11,8 +11,8 @@ use strongroom_host::protocol::{Grant, TicketId, TicketRequest, VmSpec};
 use strongroom_types::VmId;
 use strongroom_vm::DiskName;
 
-use super::Control;
 use super::wishes::{Caller, dump_of, image_format, state};
+use super::{Control, HostSeat};
 use crate::host::Host;
 use crate::inventory::{Index, Row};
 use crate::keys::{GrantFor, KeyProblem};
@@ -69,7 +69,14 @@ impl Control {
         let vm = self.inventory.read().find_vm(named).cloned();
         let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
         let request = match wanted {
-            TicketUse::Console { read_only } => TicketRequest::Console { read_only: *read_only },
+            TicketUse::Console { read_only: true, take_over: true } => {
+                let problem = problems::invalid("who only reads takes over from nobody");
+                return Err(problem.next("leave out `read_only` or `take_over`"));
+            }
+            TicketUse::Console { read_only, take_over } => {
+                let taken_by = take_over.then(|| caller.name.clone());
+                TicketRequest::Console { read_only: *read_only, taken_by }
+            }
             TicketUse::ConsoleLog {} => {
                 TicketRequest::ConsoleLog { spec: self.told(&vm)?, grants: self.log_grants(&vm)? }
             }
@@ -80,7 +87,8 @@ impl Control {
             }
             TicketUse::Check { disk, data } => self.check_request(&vm, disk, *data)?,
             TicketUse::Export { disk, format } => self.export_request(&vm, disk, *format)?,
-            TicketUse::Vnc {} => TicketRequest::Vnc,
+            TicketUse::Vnc { read_only: false } => TicketRequest::Vnc,
+            TicketUse::Vnc { read_only: true } => TicketRequest::VncToLook,
             TicketUse::Upload { disk } => {
                 let Some(disk) = vm.hardware.fillable(disk.as_str()) else {
                     return Err(problems::not_found(
@@ -92,6 +100,7 @@ impl Control {
             }
         };
         let seat = self.seat_of(&vm)?;
+        knows_of(seat, wanted)?;
         let (kind, what) = use_of(wanted, vm.name.as_str());
         self.still_may(&self.inventory.read(), caller)?;
         let entry = caller.entry_of(AccessKind::Ticket, what.clone());
@@ -139,8 +148,10 @@ impl Control {
         self.void_tickets();
         let mut out = self.tickets.0.lock();
         let is_it = |out: &TicketOut| {
-            let is_shown =
-                matches!(out.use_, TicketUse::Console { .. } | TicketUse::Vnc {} | TicketUse::Upload { .. });
+            let is_shown = matches!(
+                out.use_,
+                TicketUse::Console { .. } | TicketUse::Vnc { .. } | TicketUse::Upload { .. }
+            );
             is_shown && out.caller.principal == caller.principal && out.ticket.ticket == ticket
         };
         let found = out.iter().position(is_it);
@@ -309,17 +320,49 @@ impl Control {
     }
 }
 
+/// Checks that a host knows what a ticket is for. One that does not answer is not known to be of an
+/// earlier version.
+fn knows_of(seat: &HostSeat, wanted: &TicketUse) -> Result<(), Problem> {
+    let what = match wanted {
+        TicketUse::Console { take_over: true, .. } => "nobody takes a console over",
+        TicketUse::Vnc { read_only: true } => "nobody only looks at a screen",
+        TicketUse::Console { take_over: false, .. }
+        | TicketUse::Vnc { read_only: false }
+        | TicketUse::ConsoleLog {}
+        | TicketUse::Dump { .. }
+        | TicketUse::Check { .. }
+        | TicketUse::Export { .. }
+        | TicketUse::Upload { .. } => return Ok(()),
+    };
+    let seen = seat.seen();
+    match &seen.state {
+        Some(state) if !state.consoles_change_hands => {
+            let message = format!("host {} has version {}, in which {what}", seat.name, state.version);
+            Err(Problem::new(ErrorCode::NoHost, message).next("upgrade the program there"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The event of a ticket for guest data: its kind, and its text.
 fn use_of(wanted: &TicketUse, vm: &str) -> (Option<&'static str>, String) {
     let (kind, what) = match wanted {
-        TicketUse::Console { read_only: false } => {
+        TicketUse::Console { read_only: false, take_over: false } => {
             ("vm.console_opened", format!("the console of VM {vm} is opened"))
         }
-        TicketUse::Console { read_only: true } => {
+        TicketUse::Console { read_only: false, take_over: true } => {
+            ("vm.console_opened", format!("the console of VM {vm} is taken over from who writes"))
+        }
+        TicketUse::Console { read_only: true, .. } => {
             ("vm.console_opened", format!("the console, to be read only, of VM {vm} is opened"))
         }
         TicketUse::ConsoleLog {} => ("vm.console_opened", format!("the console's log of VM {vm} is opened")),
-        TicketUse::Vnc {} => ("vm.screen_opened", format!("the screen of VM {vm} is opened")),
+        TicketUse::Vnc { read_only: false } => {
+            ("vm.screen_opened", format!("the screen of VM {vm} is opened"))
+        }
+        TicketUse::Vnc { read_only: true } => {
+            ("vm.screen_opened", format!("the screen, to be looked at only, of VM {vm} is opened"))
+        }
         TicketUse::Dump { number } => ("vm.dump_opened", format!("dump {number} of VM {vm} is opened")),
         // A check reveals only whether the disk is intact.
         TicketUse::Check { disk, .. } => return (None, format!("{disk} of VM {vm} is checked")),

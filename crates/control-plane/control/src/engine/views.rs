@@ -299,6 +299,7 @@ impl Control {
             free_bytes: told.map_or(0, |told| told.free_bytes),
             provisioned_bytes,
             vms: index.members(&here).vms.len() as u64,
+            trend: self.capacity_trend(index, datastore.id),
         }
     }
 
@@ -396,14 +397,14 @@ impl Control {
 }
 
 /// What a host of a datastore says about it.
-struct SeenMount<'a> {
+pub(super) struct SeenMount<'a> {
     mount: &'a Mount,
-    told: Option<&'a protocol::Datastore>,
-    state: DatastoreState,
+    pub told: Option<&'a protocol::Datastore>,
+    pub state: DatastoreState,
 }
 
 impl<'a> SeenMount<'a> {
-    fn of(
+    pub fn of(
         datastore: &DatastoreRecord,
         mount: &'a Mount,
         states: &'a [(Uuid, Option<protocol::Host>)],

@@ -18,12 +18,12 @@ use super::catalog::{Catalog, Facet, Member, Members, Sums};
 use super::table::{Row, Table};
 use super::{CREDENTIALS_KEPT_SECONDS, EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
-    AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CredentialRecord, DatastorePaths,
-    DatastoreRecord, DeliveryRecord, DiskRecord, EmergencyRecord, Entrance, FolderRecord, GrantRecord,
-    GroupGrantRecord, GroupRecord, HostRecord, IdentityProviderRecord, Named, NetworkRecord, ObservedRecord,
-    OutsideSessionRecord, Place, PlacementGroupRecord, PolicyRecord, RecipientRecord, Record, RequestRecord,
-    RoleRecord, ScheduleRecord, TaskRecord, TokenRecord, TokenSessionRecord, UserRecord, VmRecord,
-    VolumeRecord,
+    AccessAnchorRecord, AccessRecord, AccessRetentionRecord, CapacityDaysRecord, CapacityHoursRecord,
+    CredentialRecord, DatastorePaths, DatastoreRecord, DeliveryRecord, DiskRecord, EmergencyRecord, Entrance,
+    FolderRecord, GrantRecord, GroupGrantRecord, GroupRecord, HostRecord, IdentityProviderRecord, Named,
+    NetworkRecord, ObservedRecord, OutsideSessionRecord, Place, PlacementGroupRecord, PolicyRecord,
+    RecipientRecord, Record, RequestRecord, RoleRecord, ScheduleRecord, TaskRecord, TokenRecord,
+    TokenSessionRecord, UserRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -41,6 +41,10 @@ pub struct Index {
     pub volumes: Table<VolumeRecord>,
     /// Datastores.
     pub datastores: Table<DatastoreRecord>,
+    /// Datastores' capacity in the last hours.
+    pub capacity_hours: Table<CapacityHoursRecord>,
+    /// Datastores' capacity in the last days.
+    pub capacity_days: Table<CapacityDaysRecord>,
     /// Hosts.
     pub hosts: Table<HostRecord>,
     /// Networks.
@@ -141,6 +145,8 @@ impl Index {
             "group" => drop(change(&mut self.groups, key, id, entry)?),
             "volume" => drop(change(&mut self.volumes, key, id, entry)?),
             "datastore" => drop(change(&mut self.datastores, key, id, entry)?),
+            "capacity-hours" => drop(change(&mut self.capacity_hours, key, id, entry)?),
+            "capacity-days" => drop(change(&mut self.capacity_days, key, id, entry)?),
             "host" => drop(change(&mut self.hosts, key, id, entry)?),
             "network" => drop(change(&mut self.networks, key, id, entry)?),
             "policy" => drop(change(&mut self.policies, key, id, entry)?),

@@ -32,7 +32,8 @@ const SAMPLE_PAUSE: Duration = Duration::from_secs(10);
 const BACKUPS_PAUSE: Duration = Duration::from_secs(2);
 /// The interval between looks for messages to recipients.
 const MESSAGES_PAUSE: Duration = Duration::from_secs(2);
-/// The interval between queries of key providers, and between removals of old history.
+/// The interval between queries of key providers, between removals of old history, and between looks
+/// whether a datastore's capacity has to be written down.
 const PROVIDERS_PAUSE: Duration = Duration::from_secs(30);
 
 /// The interval between looks at the queue of scheduled snapshots.
@@ -246,12 +247,15 @@ fn guard_access_log(control: &Control, end: &End) {
     }
 }
 
-/// Reviews alarms and key providers, and prunes history.
+/// Reviews alarms and key providers, writes down datastores' capacity, and prunes history.
 fn review(control: &Control, end: &End) {
     let mut asked: Option<Instant> = None;
     loop {
         if asked.is_none_or(|asked| asked.elapsed() >= PROVIDERS_PAUSE) {
             control.ask_providers();
+            if let Err(failure) = control.note_capacity() {
+                tracing::warn!(%failure, "the capacity of datastores was not written down");
+            }
             if let Err(failure) = control.inventory.prune(control.now_unix_ms()) {
                 tracing::warn!(%failure, "old history cannot be taken away");
             }

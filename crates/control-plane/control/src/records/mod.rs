@@ -14,6 +14,7 @@
 //! | `group/<snapshot>` | [`GroupRecord`]: a snapshot of several VMs, and whether it is made | wishes, tasks |
 //! | `volume/<id>` | [`VolumeRecord`]: whose it is: no volume is known twice | with `vm/` |
 //! | `datastore/<id>`, `datastore-name/<name>` | [`DatastoreRecord`], its id | wishes |
+//! | `capacity-hours/<datastore>`, `capacity-days/<datastore>` | [`CapacityHoursRecord`], [`CapacityDaysRecord`]: what a datastore had | once an hour, once a day |
 //! | `host/<id>`, `host-name/<name>` | [`HostRecord`], its id | the start; requests that let machines join |
 //! | `placement-group/<id>`, `placement-group-name/<name>` | [`PlacementGroupRecord`], its id | wishes |
 //! | `network/<id>`, `network-name/<name>` | [`NetworkRecord`], its id | wishes |
@@ -41,6 +42,7 @@
 //! | `access-anchor/last` | [`AccessAnchorRecord`]: the last head on the key server's audit log | the access room |
 
 mod access;
+mod capacity;
 mod emergency;
 mod group;
 mod hardware;
@@ -57,6 +59,7 @@ pub use access::{
     CredentialRecord, CredentialUse, Entrance, FolderRecord, GrantRecord, GroupGrantRecord, NeedAt,
     OutsideSessionRecord, Place, Principal, RoleAt, RoleRecord, TokenSessionRecord, UserRecord, address_text,
 };
+pub use capacity::{CapacityDaysRecord, CapacityHoursRecord};
 pub use emergency::EmergencyRecord;
 pub use group::{GroupMember, GroupRecord, GroupState};
 pub use hardware::{DiskRecord, DiskSealing, Hardware, NicSet, Sizes};
@@ -356,6 +359,8 @@ record!(ObservedRecord, "observed/", |seen| seen.vm.to_string());
 record!(GroupRecord, "group/", |group| group.snapshot.to_string());
 record!(VolumeRecord, "volume/", |volume| volume.volume.to_string());
 record!(DatastoreRecord, "datastore/", |datastore| datastore.id.to_string());
+record!(CapacityHoursRecord, "capacity-hours/", |hours| hours.datastore.to_string());
+record!(CapacityDaysRecord, "capacity-days/", |days| days.datastore.to_string());
 record!(HostRecord, "host/", |host| host.id.to_string());
 record!(NetworkRecord, "network/", |network| network.id.to_string());
 record!(PolicyRecord, "policy/", |policy| policy.id.to_string());

@@ -87,6 +87,7 @@ mod tests {
             vm::CreateVm,
             vm::DeleteVm,
             datastore::Datastore,
+            datastore::DatastoreCapacity,
             vm::Dump,
             vm::DumpVm,
             vm::EncryptDisk,

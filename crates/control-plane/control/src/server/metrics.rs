@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use strongroom_api::datastore::Datastore;
 use strongroom_api::host::{Host, HostState};
 use strongroom_api::vm::PowerState;
+use strongroom_host::protocol::ProcessorStatistics;
 use strongroom_statistics::{ErrorKind, Operation, Snapshot};
 
 use super::Api;
 use crate::engine::Sample;
 use crate::inventory::Facet;
 
-/// The most disks with series, which bounds a scrape: a disk has about eighty. The others are only
-/// counted.
+/// The most disks with series, and the most VMs with series of processors, which bounds a scrape: a
+/// disk has about eighty. The other disks are only counted.
 const SERIES_OF_DISKS: usize = 2000;
 /// The bounds of a histogram's buckets, as powers of two of nanoseconds: from 65 µs to 17 s, each
 /// four times the previous one.
@@ -113,9 +114,50 @@ pub(super) fn text(api: &Api) -> String {
     let connections = api.counts.connections.load(Ordering::Relaxed) as f64;
     family("http_connections", "gauge", "Connections to the API.", &one(connections));
     let mut disks = Disks::default();
-    control.each_sample(|vm, sample| disks.add(vm, sample));
+    let mut processors = Processors::default();
+    control.each_sample(|vm, samples, times| {
+        samples.iter().for_each(|sample| disks.add(vm, sample));
+        times.into_iter().for_each(|times| processors.add(vm, times));
+    });
+    processors.write(&mut text);
     disks.write(&mut text);
     text
+}
+
+/// The series of VMs' virtual processors, by family.
+#[derive(Default)]
+struct Processors {
+    vms: usize,
+    run: String,
+    wait: String,
+}
+
+impl Processors {
+    fn add(&mut self, vm: &str, times: &ProcessorStatistics) {
+        if self.vms == SERIES_OF_DISKS {
+            return;
+        }
+        self.vms += 1;
+        let [run, wait] = [times.run_ns, times.wait_ns].map(|time_ns| time_ns as f64 / 1e9);
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.run, "strongroom_vm_cpu_seconds_total{{vm=\"{vm}\"}} {run}");
+        let _ = writeln!(self.wait, "strongroom_vm_cpu_wait_seconds_total{{vm=\"{vm}\"}} {wait}");
+    }
+
+    fn write(self, text: &mut String) {
+        let families = [
+            ("vm_cpu_seconds_total", "How long a VM's virtual processors have run.", self.run),
+            (
+                "vm_cpu_wait_seconds_total",
+                "How long they have waited for a processor of the host.",
+                self.wait,
+            ),
+        ];
+        for (name, help, series) in families {
+            let _ =
+                write!(text, "# HELP strongroom_{name} {help}\n# TYPE strongroom_{name} counter\n{series}");
+        }
+    }
 }
 
 /// The series of VMs' disks, by family.

@@ -87,6 +87,12 @@ fn counts_for(request: &Request, shown: &Shown) -> Result<(), Foreign> {
     }
 }
 
+/// Whether what a request shows counts for it, which is nothing that is recorded.
+pub(super) fn is_signed_in(control: &Control, request: &Request) -> bool {
+    let shown = shown_by(request, request.extensions().get::<ConnectionPlace>());
+    shown.is_some_and(|shown| counts_for(request, &shown).is_ok() && still_counts(control, &shown))
+}
+
 /// Why a request has no caller.
 pub(super) enum NoCaller {
     /// What it shows does not count.

@@ -418,7 +418,7 @@ fn a_full_log_refuses_changes_and_not_what_stops_takes_away_or_makes_room() {
     assert_eq!(control.inventory.read().folders.len(), number);
     let start = control.start_vm(&from_api("vm_start"), "web1", &StartVm::default());
     assert_eq!(start.unwrap_err().code, ErrorCode::AccessLogFull);
-    let console = TicketUse::Console { read_only: false };
+    let console = TicketUse::Console { read_only: false, take_over: false };
     let ticket = control.ticket(&from_api("vm_ticket"), "web1", &console);
     assert_eq!(ticket.unwrap_err().code, ErrorCode::AccessLogFull);
     // What stops a VM is done, and what looks into the log.

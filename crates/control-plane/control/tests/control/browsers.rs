@@ -88,6 +88,44 @@ fn refused(answer: &Answer) {
     assert_eq!((answer.status, answer.code().as_str()), (401, "unauthorized"), "{}", answer.body);
 }
 
+/// As the answer to everybody says.
+fn is_signed_in(answer: &Answer) -> bool {
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()["signed_in"].as_bool().unwrap()
+}
+
+#[test]
+fn everybody_learns_whether_they_are_signed_in_and_no_page_of_others_does() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut admin = server.client();
+    let token = make_token(&mut admin, "program", "auditor");
+    const WAYS: &str = "/v1/sign-in-ways";
+    let mut stranger = Browser::of(&server);
+    assert!(!is_signed_in(&stranger.get(WAYS)));
+    stranger.cookies.insert("__Host-strongroom".to_owned(), "x".repeat(43));
+    assert!(!is_signed_in(&stranger.get(WAYS)), "of no session");
+    let mut browser = signed_in(&server, &by_token(&token));
+    assert!(is_signed_in(&browser.get(WAYS)));
+    let before = on_record(&mut admin, "program");
+    for foreign in [
+        [("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")],
+        [("origin", "https://localhost:8443"), ("sec-fetch-site", "same-site")],
+        [("origin", "https://localhost"), ("sec-fetch-site", "none")],
+    ] {
+        assert!(!is_signed_in(&browser.with("GET", WAYS, &foreign, None)), "{foreign:?}");
+    }
+    assert_eq!(on_record(&mut admin, "program"), before, "nobody was refused anything");
+    // A program with a token is, too; its cookie is not its token.
+    let mut program = server.client();
+    program.token = browser.secret();
+    assert!(!is_signed_in(&program.get(WAYS)));
+    program.token = token;
+    assert!(is_signed_in(&program.get(WAYS)));
+    assert_eq!(admin.ask("DELETE", "/v1/tokens/program", &[], None).status, 200);
+    assert!(!is_signed_in(&program.get(WAYS)) && !is_signed_in(&browser.get(WAYS)));
+}
+
 #[test]
 fn a_browser_signs_in_and_out_and_its_secret_is_in_a_cookie_alone() {
     let home = tempfile::tempdir().unwrap();
@@ -520,7 +558,10 @@ fn a_provider_signs_the_browser_in_that_began_and_no_other() {
     let mut admin = server.client();
     let ways = |browser: &mut Browser| browser.client.get("/v1/sign-in-ways").json();
     let mut browser = Browser::of(&server);
-    assert_eq!(ways(&mut browser), json!({ "passwords": false, "providers": [], "emergency": false }));
+    assert_eq!(
+        ways(&mut browser),
+        json!({ "signed_in": false, "passwords": false, "providers": [], "emergency": false })
+    );
     for (name, pages) in [
         ("corp", json!(["https://localhost/sign-in/corp", "https://other.example/sign-in/corp"])),
         ("lab", json!(["https://localhost/sign-in/corp", "https://localhost:5690/sign-in/lab"])),
@@ -533,7 +574,7 @@ fn a_provider_signs_the_browser_in_that_began_and_no_other() {
         assert_eq!(admin.post("/v1/grants", &grant).status, 201);
     }
     make_user(&mut admin, "ada", "operator");
-    let known = json!({ "passwords": true, "emergency": false, "providers": [
+    let known = json!({ "signed_in": false, "passwords": true, "emergency": false, "providers": [
         { "name": "corp", "page": "https://localhost/sign-in/corp" }, { "name": "lab" }] });
     let mut told = ways(&mut browser);
     told["providers"].as_array_mut().unwrap().sort_by_key(|one| one["name"].to_string());

@@ -9,7 +9,7 @@ use serde_json::json;
 use strongroom_api::alarm::AlarmKind;
 use strongroom_api::vm::StartVm;
 use strongroom_control::engine::Control;
-use strongroom_host::protocol::{DiskStatistics, VmStatistics};
+use strongroom_host::protocol::{DiskStatistics, ProcessorStatistics, VmStatistics};
 use strongroom_statistics::Snapshot;
 use strongroom_types::VmId;
 
@@ -17,7 +17,10 @@ const MS: u64 = 1_000_000;
 
 /// The counters of a VM with one disk.
 fn told(vm: VmId, snapshot: Snapshot) -> VmStatistics {
-    VmStatistics { vm, disks: vec![DiskStatistics { disk: "disk0".parse().unwrap(), snapshot }] }
+    let processors =
+        ProcessorStatistics { read_unix_ms: 1, vcpus: 2, run_ns: 3_500_000_000, wait_ns: 250_000_000 };
+    let disks = vec![DiskStatistics { disk: "disk0".parse().unwrap(), snapshot }];
+    VmStatistics { vm, disks, processors: Some(processors) }
 }
 
 fn snapshot(reads: u64, latency_ns: u64) -> Snapshot {
@@ -109,7 +112,12 @@ fn stats_and_metrics_are_told_over_the_api() {
     let stalled = Snapshot { stalled_ms: 40_000, ..snapshot(100, 300_000) };
     server.site.host.lock().statistics.insert(vm, told(vm, stalled));
 
-    let disk = client.get("/v1/vms/web1/stats").json()["disks"][0].clone();
+    let shown = client.get("/v1/vms/web1/stats").json();
+    assert_eq!(
+        shown["processors"],
+        json!({ "read_unix_ms": 1, "vcpus": 2, "run_ns": 3_500_000_000_u64, "wait_ns": 250_000_000 })
+    );
+    let disk = shown["disks"][0].clone();
     assert_eq!(
         (&disk["disk"], &disk["in_flight"], &disk["stalled_ms"]),
         (&json!("disk0"), &json!(3), &json!(40_000))
@@ -130,6 +138,8 @@ fn stats_and_metrics_are_told_over_the_api() {
     assert_eq!(metrics.value(&format!("strongroom_disk_in_flight{{{labels}}}")), 3.0);
     assert_eq!(metrics.value(&format!("strongroom_disk_stalled_seconds{{{labels}}}")), 40.0);
     assert_eq!(metrics.value(&format!(r#"strongroom_disk_errors_total{{{labels},kind="no_space"}}"#)), 2.0);
+    assert_eq!(metrics.value(r#"strongroom_vm_cpu_seconds_total{vm="web1"}"#), 3.5);
+    assert_eq!(metrics.value(r#"strongroom_vm_cpu_wait_seconds_total{vm="web1"}"#), 0.25);
     let read = format!(r#"{labels},operation="read""#);
     assert_eq!(metrics.value(&format!("strongroom_disk_bytes_total{{{read}}}")), 409_600.0);
     assert_eq!(metrics.value(&format!("strongroom_disk_latency_seconds_count{{{read}}}")), 100.0);

@@ -8,6 +8,7 @@ mod backups;
 mod balance;
 mod boards;
 mod browsers;
+mod capacity;
 mod carried_moves;
 mod certificates;
 mod client_keys;

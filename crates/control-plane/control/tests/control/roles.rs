@@ -7,14 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::support::client::{Answer, Client};
 use crate::support::passwords::Argon2id;
 use crate::support::server::Server;
-use crate::support::{settle_down, with_vms};
+use crate::support::{Site, create, settle_down, with_vms};
 use serde_json::{Value, json};
-use strongroom_api::access::{CreateGrant, CreateUser, Scope};
+use strongroom_api::access::{CreateGrant, CreateToken, CreateUser, Me, Scope};
 use strongroom_api::guard::{Guard, Needs, Part};
 use strongroom_api::task::TaskState;
-use strongroom_api::{BuiltInRole, OPERATIONS, Privilege, operation};
-use strongroom_control::engine::Caller;
+use strongroom_api::{BuiltInRole, Name, OPERATIONS, Privilege, PrivilegeSet, Problem, operation};
 use strongroom_control::engine::access::PathPart;
+use strongroom_control::engine::{Caller, Control};
 use strongroom_control::passwords::code_at;
 use strongroom_control::records::Principal;
 
@@ -659,6 +659,170 @@ fn a_task_whose_caller_loses_its_role_begins_nothing() {
     let task = start().unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+}
+
+/// A site with places of each kind: VM `web1`, encrypted, and `clear1` in folder `tenant`, `web2` and
+/// `clear2` in none; two datastores, two networks.
+fn with_places() -> (Site, Control) {
+    let (site, control) = with_vms(&["web1", "web2"]);
+    let machine = Caller::machine("test");
+    for name in ["clear1", "clear2"] {
+        control.create_vm(&machine, &create(name, false)).unwrap();
+    }
+    assert!(settle_down(&site, &control));
+    let folder = serde_json::from_value(json!({ "name": "tenant" })).unwrap();
+    control.create_folder(&machine, &folder).unwrap();
+    for vm in ["web1", "clear1"] {
+        let into = serde_json::from_value(json!({ "folder": "tenant" })).unwrap();
+        control.move_vm(&machine, vm, &into).unwrap();
+    }
+    let datastore = serde_json::from_value(json!({ "name": "ds2", "path": "/srv/ds2" })).unwrap();
+    control.add_datastore(&machine, &datastore).unwrap();
+    for (name, vlan) in [("net1", 7), ("net2", 8)] {
+        let network = serde_json::from_value(json!({ "name": name, "vlan": vlan })).unwrap();
+        control.create_network(&machine, &network).unwrap();
+    }
+    assert!(settle_down(&site, &control));
+    (site, control)
+}
+
+/// What `GET /v1/me` says of an object: what counts everywhere and at the places that it is or is in.
+fn said_of(me: &Me, parameter: &str, value: &str) -> PrivilegeSet {
+    let folder = ["web1", "clear1"].contains(&value).then_some("tenant");
+    let covers = |scope: &Scope| match scope {
+        Scope::Site {} => true,
+        Scope::Folder { folder: named } => folder == Some(named.as_str()),
+        Scope::Vm { vm } => parameter == "vm" && vm.as_str() == value,
+        Scope::Datastore { datastore } => parameter == "datastore" && datastore.as_str() == value,
+        Scope::Network { network } => parameter == "network" && network.as_str() == value,
+    };
+    let mut all = me.site.clone();
+    me.places.iter().filter(|at| covers(&at.scope)).for_each(|at| all.add(&at.privileges));
+    all
+}
+
+/// Every operation on every object is admitted for a caller exactly if its `me` says so. Returns how
+/// many were admitted and how many refused.
+fn me_is_true(control: &Control, caller: &Caller, who: &str) -> (usize, usize) {
+    let me = control.me(caller);
+    let (mut admitted, mut refused) = (0, 0);
+    for operation in OPERATIONS {
+        let Guard::Needs(needs) = operation.guard else { continue };
+        let parameter = operation.path.split('{').nth(1).and_then(|rest| rest.split('}').next());
+        let objects: &[&str] = match parameter {
+            Some("vm") => &["web1", "web2", "clear1", "clear2"],
+            Some("datastore") => &["ds1", "ds2"],
+            Some("network") => &["net1", "net2"],
+            _ => &[""],
+        };
+        for object in objects {
+            let at_place = !object.is_empty();
+            let path = parameter.map(|parameter| PathPart { parameter, value: object });
+            let held = said_of(&me, parameter.unwrap_or_default(), object);
+            let more = if object.starts_with("web") { needs.if_encrypted } else { &[] };
+            let said = needs.always.iter().chain(more).all(|needed| held.has(*needed))
+                && (!at_place || held.has(Privilege::View));
+            // A volume is one that a VM has; which is judged there.
+            let path = path.filter(|part| part.parameter != "volume");
+            let judged = control.admit(caller.clone(), operation, path).is_ok();
+            assert_eq!(judged, said, "{who}: {} {object}: {me:?}", operation.id);
+            match judged {
+                true => admitted += 1,
+                false => refused += 1,
+            }
+        }
+    }
+    (admitted, refused)
+}
+
+#[test]
+fn what_a_caller_is_told_that_it_may_is_what_it_may() {
+    let (_site, control) = with_places();
+    let machine = Caller::machine("test");
+    let scopes = [
+        json!({ "type": "site" }),
+        json!({ "type": "folder", "folder": "tenant" }),
+        json!({ "type": "vm", "vm": "web1" }),
+        json!({ "type": "vm", "vm": "clear2" }),
+        json!({ "type": "datastore", "datastore": "ds2" }),
+        json!({ "type": "network", "network": "net1" }),
+    ];
+    let scopes = scopes.map(|scope| serde_json::from_value::<Scope>(scope).unwrap());
+    // One that may change what it may not look at.
+    let blind = json!({ "name": "blind", "privileges": ["power", "configure", "datastores"] });
+    control.create_role(&machine, &serde_json::from_value(blind).unwrap()).unwrap();
+    let roles = BuiltInRole::ALL.map(BuiltInRole::as_str).into_iter().chain(["blind"]);
+    let roles: Vec<Name> = roles.map(|role| role.parse().unwrap()).collect();
+    let (mut admitted, mut refused) = (0, 0);
+    let mut check = |caller: &Caller, who: &str| {
+        let (yes, no) = me_is_true(&control, caller, who);
+        (admitted, refused) = (admitted + yes, refused + no);
+    };
+    let expires_unix_seconds = control.now_unix_ms() / 1000 + 3600;
+    let token_of = |maker: &Caller, name: &str, role: &Name, scope: &Scope| {
+        let wish = CreateToken {
+            name: name.parse().unwrap(),
+            role: role.clone(),
+            scope: scope.clone(),
+            expires_unix_seconds,
+            certificate: None,
+        };
+        let made = control.create_token(maker, &wish)?;
+        Ok::<_, Problem>(Caller { principal: Principal::Token(made.info.id), ..Caller::machine(name) })
+    };
+    for (at, role) in roles.iter().enumerate() {
+        for (of, scope) in scopes.iter().enumerate() {
+            let name = format!("user{at}-{of}");
+            let user = CreateUser { name: name.parse().unwrap(), password: PASSWORD.to_owned().into() };
+            let user = control.create_user(&machine, &user, &Argon2id).unwrap().user;
+            let grant = CreateGrant {
+                user: Some(name.clone().try_into().unwrap()),
+                group: None,
+                role: role.clone(),
+                scope: scope.clone(),
+            };
+            control.create_grant(&machine, &grant).unwrap();
+            let ada = Caller { principal: Principal::User(user.id), ..Caller::machine(&name) };
+            check(&ada, &format!("a user with {role} at {scope:?}"));
+            let program = token_of(&machine, &format!("token{at}-{of}"), role, scope).unwrap();
+            check(&program, &format!("a token with {role} at {scope:?}"));
+            assert!(control.me(&program).grants.is_empty());
+        }
+    }
+    // A token that its user made has no more than the user has by then: roles at other places.
+    let all = [("administrator", 0), ("operator", 1), ("auditor", 2), ("blind", 1), ("operator", 5)];
+    for (at, (first, of)) in all.into_iter().enumerate() {
+        let name = format!("maker{at}");
+        let user = CreateUser { name: name.parse().unwrap(), password: PASSWORD.to_owned().into() };
+        let user = control.create_user(&machine, &user, &Argon2id).unwrap().user;
+        let give = |role: &str, scope: &Scope| {
+            let grant = CreateGrant {
+                user: Some(name.clone().try_into().unwrap()),
+                group: None,
+                role: role.parse().unwrap(),
+                scope: scope.clone(),
+            };
+            control.create_grant(&machine, &grant).unwrap().id
+        };
+        let whole = give("administrator", &scopes[0]);
+        let ada = Caller { principal: Principal::User(user.id), ..Caller::machine(&name) };
+        let programs: Vec<_> = scopes
+            .iter()
+            .enumerate()
+            .map(|(number, scope)| {
+                token_of(&ada, &format!("by{at}-{number}"), &"administrator".parse().unwrap(), scope).unwrap()
+            })
+            .collect();
+        // What is left of the maker's rights is at one place, and a token's at another.
+        give(first, &scopes[of]);
+        give("operator", &scopes[3]);
+        control.delete_grant(&machine, whole).unwrap();
+        for (program, scope) in programs.iter().zip(&scopes) {
+            check(program, &format!("a token at {scope:?} of a user with {first} at {:?}", scopes[of]));
+        }
+    }
+    check(&machine, "the first token");
+    assert!(admitted > 500 && refused > 5000, "{admitted} were admitted and {refused} refused");
 }
 
 fn permits(role: BuiltInRole, needs: Needs, encrypted: bool) -> bool {

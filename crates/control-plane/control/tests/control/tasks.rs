@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{Site, caller, copy, create, settle_down, with_vms};
+use strongroom_api::access::AccessLogQuery;
 use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::{RebuildDatastore, Standing};
 use strongroom_api::task::TaskState;
@@ -14,7 +15,7 @@ use strongroom_api::vm::{
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_host::protocol::{
-    CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs,
+    CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs, TicketRequest,
 };
 use strongroom_types::{Iops, VmId, VolumeId};
 
@@ -384,7 +385,7 @@ fn a_vm_whose_keys_vouch_for_it_is_registered_without_a_word() {
 fn whoever_gets_at_what_a_guest_keeps_is_on_the_audit_log_first() {
     let (site, control) = with_vms(&["web1"]);
     control.ticket(&caller(1), "web1", &TicketUse::ConsoleLog {}).unwrap();
-    control.ticket(&caller(2), "web1", &TicketUse::Console { read_only: true }).unwrap();
+    control.ticket(&caller(2), "web1", &TicketUse::Console { read_only: true, take_over: false }).unwrap();
     let by = caller(1).name;
     let expected = [
         format!("the console's log of VM web1 is opened, by {by}"),
@@ -394,7 +395,7 @@ fn whoever_gets_at_what_a_guest_keeps_is_on_the_audit_log_first() {
     // Without an audit record, an encrypted VM's screen stays closed, and no event claims
     // otherwise.
     site.keys.lock().unavailable = true;
-    let refused = control.ticket(&caller(4), "web1", &TicketUse::Vnc {}).unwrap_err();
+    let refused = control.ticket(&caller(4), "web1", &TicketUse::Vnc { read_only: false }).unwrap_err();
     assert_eq!(refused.code, ErrorCode::KeyUnavailable);
     assert!(refused.message.contains("cannot be put on record"), "{refused}");
     assert!(!control.inventory.read().events().iter().any(|event| event.kind == "vm.screen_opened"));
@@ -521,11 +522,48 @@ fn a_cdrom_comes_and_goes_and_its_vm_is_found_with_it() {
 }
 
 #[test]
+fn a_console_is_taken_over_in_a_name_and_a_screen_is_shown_to_look_at() {
+    let (site, control) = with_vms(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let taken_over = TicketUse::Console { read_only: false, take_over: true };
+    let looked_at = TicketUse::Vnc { read_only: true };
+    control.ticket(&caller(2), "web1", &taken_over).unwrap();
+    control.ticket(&caller(3), "web1", &looked_at).unwrap();
+    let by = TicketRequest::Console { read_only: false, taken_by: Some("test".to_owned()) };
+    assert_eq!(site.host.lock().tickets, [by, TicketRequest::VncToLook]);
+    let nothing = TicketUse::Console { read_only: true, take_over: true };
+    assert_eq!(control.ticket(&caller(4), "web1", &nothing).unwrap_err().code, ErrorCode::Invalid);
+    let log = control.access_log(&caller(7), &AccessLogQuery::default()).unwrap();
+    let told: Vec<&str> = log.items.iter().map(|entry| entry.message.as_str()).collect();
+    for said in [
+        "the console of VM web1 is taken over from who writes",
+        "the screen, to be looked at only, of VM web1 is opened",
+    ] {
+        assert!(told.iter().any(|told| told.contains(said)), "{told:?}");
+    }
+    // A host of an earlier version would refuse it without a reason that anybody understands.
+    site.host.lock().consoles_change_hands = false;
+    site.pass(Duration::from_secs(60));
+    assert!(settle_down(&site, &control));
+    for wanted in [&taken_over, &looked_at] {
+        let refused = control.ticket(&caller(5), "web1", wanted).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NoHost, "{refused:?}");
+    }
+    assert_eq!(site.host.lock().tickets.len(), 2);
+    control.ticket(&caller(6), "web1", &TicketUse::Vnc { read_only: false }).unwrap();
+}
+
+#[test]
 fn who_opens_a_console_or_a_screen_is_in_the_history_before_they_can() {
     let (site, control) = with_vms(&["web1"]);
     control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
-    let uses = [TicketUse::Console { read_only: true }, TicketUse::ConsoleLog {}, TicketUse::Vnc {}];
+    let uses = [
+        TicketUse::Console { read_only: true, take_over: false },
+        TicketUse::ConsoleLog {},
+        TicketUse::Vnc { read_only: false },
+    ];
     for (number, wanted) in (2..).zip(&uses) {
         control.ticket(&caller(number), "web1", wanted).unwrap();
     }

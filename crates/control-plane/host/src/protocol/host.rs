@@ -58,6 +58,9 @@ pub struct Host {
     /// Whether VMs with a TPM move from and to it while they run; absent from a hostd whose do not.
     #[serde(default)]
     pub live_tpms: bool,
+    /// Whether consoles are taken over, and screens are shown to who only looks.
+    #[serde(default)]
+    pub consoles_change_hands: bool,
     /// The directories that may hold kernels, initial ram disks and CD-ROM images.
     #[serde(default)]
     pub boot_directories: Vec<PathBuf>,

@@ -83,7 +83,7 @@ pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
 pub use snapshot::{Contents, NewVmSnapshot, SnapshotChange, VmSnapshot, VmSnapshots};
 pub use spec::{Disk, DiskKey, DiskPlace, KnownVolume, Lineage, Origin, SpecError, VmSpec, disks_elsewhere};
-pub use statistics::{DiskStatistics, VmStatistics};
+pub use statistics::{DiskStatistics, ProcessorStatistics, VmStatistics};
 /// How a running VM's memory passes.
 pub use strongroom_hypervisor::qmp::MigrationSettings;
 /// The parts of a VM, as `strongroom_vm` defines them.

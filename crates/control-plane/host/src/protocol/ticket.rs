@@ -90,6 +90,10 @@ pub enum TicketRequest {
         /// Only to read: a console can have many readers and one writer.
         #[serde(default)]
         read_only: bool,
+        /// Who takes over from the client that writes, for that one to be told; absent if it goes
+        /// on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        taken_by: Option<String>,
     },
     /// The recorded output of its serial console, also of a VM that is off.
     ConsoleLog {
@@ -145,6 +149,8 @@ pub enum TicketRequest {
     },
     /// Its screen, over VNC.
     Vnc,
+    /// The same for somebody who only looks: nothing that the client sends changes anything.
+    VncToLook,
     /// An image for a disk: a file that comes beside the ticket, or, if none does, frames behind
     /// it, which are raw. An [`ImportDisk`](super::OperationKind::ImportDisk) then names the
     /// ticket. File or connection are kept for a minute until it does.
@@ -163,7 +169,7 @@ impl TicketRequest {
             | Self::Check { spec, .. }
             | Self::Export { spec, .. }
             | Self::Volumes { spec, .. } => Some(spec),
-            Self::Console { .. } | Self::Vnc | Self::Upload { .. } => None,
+            Self::Console { .. } | Self::Vnc | Self::VncToLook | Self::Upload { .. } => None,
         }
     }
 }
@@ -217,6 +223,10 @@ pub enum GuestWelcome {
     Console {
         /// Whether the client's input reaches the guest. It does not if another client writes.
         writer: bool,
+        /// How many of the following bytes are former output; absent from a supervisor that does
+        /// not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        recorded_bytes: Option<u64>,
     },
     /// The console log follows, and then the end of the stream.
     ConsoleLog,

@@ -115,7 +115,7 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) -> Resul
             hostd.tickets.void(&hello.ticket);
             return image_jobs::hand_on(&job, stream);
         }
-        TicketRequest::Console { read_only } => RequestKind::Console { read_only },
+        TicketRequest::Console { read_only, taken_by } => RequestKind::Console { read_only, taken_by },
         TicketRequest::ConsoleLog { spec, grants } => match hostd.vms.link(vm) {
             Ok(_) => RequestKind::ConsoleLog,
             Err(problem) if problem.code == "not_running" => {
@@ -149,6 +149,10 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream, redeemed: &dyn Fn()) -> Resul
             // The VNC protocol follows without a welcome of its own.
             welcome(&stream, &GuestWelcome::Vnc)?;
             RequestKind::Vnc
+        }
+        TicketRequest::VncToLook => {
+            welcome(&stream, &GuestWelcome::Vnc)?;
+            RequestKind::VncToLook
         }
     };
     let _ = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));

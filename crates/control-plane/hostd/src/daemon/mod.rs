@@ -23,6 +23,7 @@ mod live_moves;
 mod networks;
 mod operations;
 mod port;
+mod processor_time;
 mod queue;
 mod relay;
 mod residence;
@@ -375,11 +376,13 @@ impl Hostd {
                     return Err(Problem::new("no_such_dump", message));
                 }
             }
-            TicketRequest::Console { .. } | TicketRequest::Vnc => match self.vms.link(vm) {
-                // A client with the ticket waits for the supervisor that takes over.
-                Err(problem) if problem.code == "supervisor_away" => {}
-                found => drop(found?),
-            },
+            TicketRequest::Console { .. } | TicketRequest::Vnc | TicketRequest::VncToLook => {
+                match self.vms.link(vm) {
+                    // A client with the ticket waits for the supervisor that takes over.
+                    Err(problem) if problem.code == "supervisor_away" => {}
+                    found => drop(found?),
+                }
+            }
         }
         let port = self.port.as_ref().map(PortOptions::for_guests).transpose().map_err(Problem::system)?;
         let bearer = TicketFor { vm, generation: now.generation };
@@ -416,6 +419,7 @@ impl Hostd {
                 programs: Some(capacity::programs(qemu.as_ref())),
                 tpms_on_clusters: true,
                 live_tpms: true,
+                consoles_change_hands: true,
                 boot_directories: config.boot_directories.clone(),
                 datastores: config.datastores.iter().map(|datastore| hostd.state_of(datastore)).collect(),
                 crypto_safe: crypto_safe::judge(&Root::machine(), config.crypto_safe, encrypted_run),

@@ -1,14 +1,16 @@
-//! Disk counters of VMs, fetched from their supervisors.
+//! Disk counters of VMs, fetched from their supervisors, and their processor time.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use strongroom_host::protocol::{DiskStatistics, Problem, VmStatistics};
+use strongroom_host::process::ProcessIdentity;
+use strongroom_host::protocol::{DiskStatistics, Problem, ProcessorStatistics, VmStatistics};
+use strongroom_host::state_file::StateFile;
 use strongroom_types::VmId;
 use tokio::task::JoinSet;
 
-use super::Hostd;
 use super::vms::no_such_vm;
+use super::{Hostd, processor_time};
 
 /// Timeout of a supervisor, which answers this request at once. One that does not is left out.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -36,7 +38,18 @@ pub async fn of_vm(hostd: &Arc<Hostd>, vm: VmId) -> Result<VmStatistics, Problem
             }
         }
     }
-    Ok(VmStatistics { vm, disks })
+    let processors = if observed.power.is_off() { None } else { processors_of(hostd, vm).await };
+    Ok(VmStatistics { vm, disks, processors })
+}
+
+/// The processor time of a VM that runs, if it is known.
+async fn processors_of(hostd: &Arc<Hostd>, vm: VmId) -> Option<ProcessorStatistics> {
+    let run = hostd.run.vm(vm);
+    let read = tokio::task::spawn_blocking(move || {
+        let qemu = StateFile::read(&run).ok()??.qemu?;
+        processor_time::of(ProcessIdentity { pid: qemu.pid, start_ticks: qemu.start_time_ticks })
+    });
+    read.await.ok()?
 }
 
 /// Returns the counters of all running VMs whose supervisors answer.

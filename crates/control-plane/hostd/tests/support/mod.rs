@@ -576,7 +576,8 @@ impl Host {
 
     pub fn console(&self, spec: &VmSpec) -> Console {
         let stream = until("there is a console", || {
-            let ticket = self.ticket(spec, TicketRequest::Console { read_only: false }).ok()?;
+            let ticket =
+                self.ticket(spec, TicketRequest::Console { read_only: false, taken_by: None }).ok()?;
             let mut stream = self.show(&ticket, None);
             let mut line = String::new();
             stream.read_line(&mut line).unwrap();

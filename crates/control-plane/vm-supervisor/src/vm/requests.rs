@@ -10,8 +10,9 @@ use super::nics::WantedNics;
 use super::rekey::DataKeys;
 use super::sizes::WantedSizes;
 use super::{Stop, Vm};
-use crate::console::relay;
+use crate::console::{Wants, relay};
 use crate::door::Connection;
+use crate::look_only::LookOnly;
 use crate::machine::Machine;
 use crate::starter::QemuSocket;
 use crate::transfer::{only_socket, qmp_problem};
@@ -131,12 +132,18 @@ impl Vm {
                 // A panicked guest is paused until it is reset.
                 self.halt_or_go_on()
             }
-            RequestKind::Console { read_only } => {
-                self.serial.console()?.attach(only_socket(files)?, read_only);
+            RequestKind::Console { read_only, taken_by } => {
+                let wants = match (read_only, taken_by) {
+                    (true, _) => Wants::Read,
+                    (false, None) => Wants::Write,
+                    (false, Some(by)) => Wants::TakeOver { by },
+                };
+                self.serial.console()?.attach(only_socket(files)?, wants);
                 Ok(())
             }
             RequestKind::ConsoleLog => self.serial.log()?.read(only_socket(files)?.into()),
-            RequestKind::Vnc => self.vnc(only_socket(files)?),
+            RequestKind::Vnc => self.vnc(only_socket(files)?, None),
+            RequestKind::VncToLook => self.vnc(only_socket(files)?, Some(LookOnly::new())),
         }
     }
 
@@ -158,7 +165,7 @@ impl Vm {
         }
     }
 
-    fn vnc(&self, client: OwnedFd) -> Result<(), Problem> {
+    fn vnc(&self, client: OwnedFd, looks: Option<LookOnly>) -> Result<(), Problem> {
         let failed = |error: std::io::Error| {
             Problem::new("vnc", format!("the VM's screen cannot be reached: {error}"))
         };
@@ -167,7 +174,7 @@ impl Vm {
         }
         self.machine()?;
         let server = self.starter.connect(QemuSocket::Vnc).map_err(failed)?;
-        relay(client, server).map_err(failed)
+        relay(client, server, looks).map_err(failed)
     }
 
     /// A refused request is undone. Otherwise it would take effect later, although its caller was

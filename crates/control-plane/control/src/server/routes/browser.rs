@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header::SET_COOKIE;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::AppendHeaders;
 use strongroom_api::access::{Done, NewSession, SignIn};
 use strongroom_api::browser::{
@@ -19,7 +19,7 @@ use super::super::Api;
 use super::super::ask::{Wish, read_open};
 use super::super::browser::{Cookie, forget, keep, of_own_page, own_origin};
 use super::super::problem::Refusal;
-use super::super::token::{Asker, From};
+use super::super::token::{Asker, From, is_signed_in};
 use super::{Answer, access, blocking, identity};
 use crate::engine::SigningIn;
 use crate::engine::holders::Shown;
@@ -38,11 +38,14 @@ fn expect_own_page(request: &Request) -> Answer<()> {
         .map_err(|foreign| Refusal(foreign.problem(ErrorCode::Forbidden)))
 }
 
-/// The ways to sign in besides a token, for the page before anybody is signed in.
+/// Whether the caller is signed in, and the ways to sign in besides a token. It is answered whether
+/// anybody is or not.
 #[utoipa::path(get, path = "/v1/sign-in-ways", operation_id = "sign_in_ways", tag = "access",
     responses((status = 200, body = SignInWays)))]
-pub async fn sign_in_ways(State(api): State<Api>, uri: Uri, headers: HeaderMap) -> Json<SignInWays> {
-    Json(api.control.sign_in_ways(own_origin(&uri, &headers).as_deref()))
+pub async fn sign_in_ways(State(api): State<Api>, request: Request) -> Json<SignInWays> {
+    let origin = own_origin(request.uri(), request.headers());
+    let signed_in = is_signed_in(&api.control, &request);
+    Json(api.control.sign_in_ways(origin.as_deref(), signed_in))
 }
 
 /// Begins a sign-in by an identity provider in a browser, which goes to the address of the answer

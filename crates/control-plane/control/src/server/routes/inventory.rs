@@ -5,7 +5,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use strongroom_api::access::Done;
 use strongroom_api::backup::{InventoryBackup, MakeInventoryBackup};
-use strongroom_api::datastore::{AddDatastore, AddDatastoreHost, Datastore, Found, RebuildDatastore};
+use strongroom_api::datastore::{
+    AddDatastore, AddDatastoreHost, Datastore, DatastoreCapacity, Found, RebuildDatastore,
+};
 use strongroom_api::host::{
     AdmitHost, Balance, BalanceHosts, CreateHostToken, EvacuateHost, FenceHost, Host, HostToken, SetHost,
 };
@@ -80,6 +82,17 @@ pub async fn datastore_show(
     Named(datastore): Named<String>,
 ) -> Answer<Json<Datastore>> {
     Ok(Json(api.control.show_datastore(&datastore)?))
+}
+
+/// What a datastore had in the last hours and days, and the trend.
+#[utoipa::path(get, path = "/v1/datastores/{datastore}/capacity", operation_id = "datastore_capacity", tag = "datastore",
+    params(("datastore" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = DatastoreCapacity), (status = "4XX", body = ErrorBody)))]
+pub async fn datastore_capacity(
+    State(api): State<Api>,
+    Named(datastore): Named<String>,
+) -> Answer<Json<DatastoreCapacity>> {
+    Ok(Json(api.control.datastore_capacity(&datastore)?))
 }
 
 /// A host.

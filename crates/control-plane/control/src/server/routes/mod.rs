@@ -102,6 +102,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(operations!(vms::vm_key_status))
         .routes(operations!(vms::vm_stats))
         .routes(operations!(inventory::datastore_show, inventory::datastore_remove))
+        .routes(operations!(inventory::datastore_capacity))
         .routes(operations!(inventory::datastore_rebuild))
         .routes(operations!(volumes::volume_limits))
         .routes(operations!(volumes::volume_read))

@@ -299,6 +299,9 @@ pub struct HostInside {
     /// Whether it is of a version in which VMs with a TPM move while they run. Usually it is not,
     /// so that a VM with a TPM is one that stays.
     pub moves_live_tpms: bool,
+    pub consoles_change_hands: bool,
+    /// What tickets were asked for.
+    pub tickets: Vec<TicketRequest>,
     /// The term of the control plane that directs it.
     pub term: Term,
     epoch: Epoch,
@@ -599,6 +602,8 @@ impl HostInside {
             is_old: false,
             keeps_no_tpms_on_clusters: false,
             moves_live_tpms: false,
+            consoles_change_hands: true,
+            tickets: Vec::new(),
             term: Term::default(),
             epoch: Epoch(Uuid::new_v4()),
             changes: Vec::new(),
@@ -1403,6 +1408,7 @@ impl Host for FakeHost {
                 programs: inside.programs.clone(),
                 tpms_on_clusters: !inside.is_old && !inside.keeps_no_tpms_on_clusters,
                 live_tpms: inside.moves_live_tpms,
+                consoles_change_hands: inside.consoles_change_hands,
                 boot_directories: Vec::new(),
                 datastores: datastores.collect(),
                 crypto_safe: inside.crypto_safe.clone(),
@@ -1430,7 +1436,7 @@ impl Host for FakeHost {
 
     fn statistics(&self, vm: VmId) -> Result<Option<VmStatistics>, HostError> {
         self.call(|inside| {
-            let none = VmStatistics { vm, disks: Vec::new() };
+            let none = VmStatistics { vm, disks: Vec::new(), processors: None };
             Ok(inside.vms.contains_key(&vm).then(|| inside.statistics.get(&vm).cloned().unwrap_or(none)))
         })
     }
@@ -1515,6 +1521,7 @@ impl Host for FakeHost {
                 let given = inside.vms.get(&vm).cloned();
                 inside.storage.lock().given.extend(given.map(|given| (vm, given)));
             }
+            inside.tickets.push(request.clone());
             let ticket = TicketId::from_bytes([7; 16]);
             let socket = inside.guest_socket.clone();
             let port = socket.is_none().then(|| GuestPort {
