@@ -149,13 +149,22 @@ impl<'test> Serving<'test> {
     /// Posts a request to the API with the first token. Returns the answer.
     #[track_caller]
     pub fn posts(&self, path: &str, body: &Value) -> Value {
+        self.asks(path, &["-d", &body.to_string()])
+    }
+
+    /// Reads what the API answers to the first token.
+    #[track_caller]
+    pub fn reads(&self, path: &str) -> Value {
+        self.asks(path, &[])
+    }
+
+    #[track_caller]
+    fn asks(&self, path: &str, more: &[&str]) -> Value {
         let url = format!("{}{path}", self.api_url());
         let token = std::fs::read_to_string(self.scratch.path("home/control/token")).expect("it is there");
         let headers = format!("Authorization: Bearer {}\nContent-Type: application/json\n", token.trim());
         std::fs::write(self.scratch.path("headers"), headers).expect("a scratch directory takes a file");
-        let body = body.to_string();
-        let said =
-            self.strongroom.peer("curl", &[&CURL[..], &["-H", "@headers", "-d", &body, &url]].concat());
+        let said = self.strongroom.peer("curl", &[&CURL[..], &["-H", "@headers"], more, &[&url]].concat());
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{path}: {error}: {said}"))
     }
 

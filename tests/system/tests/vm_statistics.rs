@@ -1,5 +1,5 @@
-//! The requests of a VM's guest to its disk are counted, and the time of its processors, whichever of
-//! the serving processes is killed.
+//! The requests of a VM's guest to its disk are counted, and the time of its processors, whichever
+//! of the serving processes is killed.
 
 use std::time::{Duration, Instant};
 
@@ -38,8 +38,7 @@ fn age(disk: &Value) -> f64 {
 
 /// For how long the VM's processors have run, in nanoseconds; `None` if it is not known.
 fn run_ns(serving: &Serving<'_>) -> Option<u64> {
-    let told: Value = serde_json::from_str(&serving.gets("/v1/vms/web1/stats")).unwrap();
-    told["processors"]["run_ns"].as_u64()
+    serving.reads("/v1/vms/web1/stats")["processors"]["run_ns"].as_u64()
 }
 
 /// Waits until the VM's processors have run for longer.

@@ -427,7 +427,8 @@ pub struct Me {
     pub name: String,
     /// What it may do everywhere.
     pub site: PrivilegeSet,
-    /// What it may do at places, in addition. For a VM that is in a folder, what counts at both counts.
+    /// What it may do at places, in addition. For a VM that is in a folder, what counts at both
+    /// counts.
     #[serde(default)]
     pub places: Vec<RightsAt>,
     /// Its roles. A token has none of them: what it may do, with its user's rights, is above.

@@ -102,7 +102,8 @@ pub struct BegunPageSignIn {
     pub expires_unix_seconds: u64,
 }
 
-/// Whether the caller is signed in, and the ways to sign in besides a token, which everyone may know.
+/// Whether the caller is signed in, and the ways to sign in besides a token, which everyone may
+/// know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SignInWays {
     /// Whether this request came from somebody who is signed in, as far as this server's own page

@@ -2,9 +2,9 @@
 //!
 //! QEMU serves one client, which is this thread. The guest's last output is kept in a ring, so that
 //! a new client sees it. There are many readers and one writer: the first client that wants to
-//! write, until it disconnects or another one takes over, whose name it is told. A slow reader loses output for which it has no room, and is told
-//! how much; the guest never waits for a reader. All output also goes into the
-//! [log](super::console_log).
+//! write, until it disconnects or another one takes over, whose name it is told. A slow reader
+//! loses output for which it has no room, and is told how much; the guest never waits for a reader.
+//! All output also goes into the [log](super::console_log).
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};

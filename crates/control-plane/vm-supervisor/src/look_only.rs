@@ -1,5 +1,5 @@
-//! A screen for somebody who only looks: of what a client of the VNC server says (RFC 6143), only what
-//! changes nothing is passed on.
+//! A screen for somebody who only looks: of what a client of the VNC server says (RFC 6143), only
+//! what changes nothing is passed on.
 //!
 //! | from the client | |
 //! |---|---|
@@ -19,7 +19,8 @@ const VERSIONS: [&[u8; 12]; 2] = [b"RFB 003.007\n", b"RFB 003.008\n"];
 const SECURITY_NONE: u8 = 1;
 /// `ClientInit` of a client that leaves others connected.
 const SHARED: u8 = 1;
-/// The longest text of a clipboard that is left out, and the most encodings, in bytes: what QEMU takes.
+/// The longest text of a clipboard that is left out, and the most encodings, in bytes: what QEMU
+/// takes.
 const BODY_BYTES_MAX: u64 = 1 << 20;
 
 /// What a client says, as far as it is passed on.

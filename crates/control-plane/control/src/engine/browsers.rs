@@ -145,8 +145,8 @@ impl Control {
         self.change(&caller, message, |index, _| Ok(((), ended(index, shown.stored_form(), self.draft()))))
     }
 
-    /// The ways to sign in besides a token, for somebody who is signed in or not. The provider's page
-    /// is the one at this origin.
+    /// The ways to sign in besides a token, for somebody who is signed in or not. The provider's
+    /// page is the one at this origin.
     pub fn sign_in_ways(&self, origin: Option<&str>, signed_in: bool) -> SignInWays {
         let index = self.inventory.read();
         let page = |provider: &IdentityProviderRecord| {

@@ -1,7 +1,7 @@
 //! What datastores had in the past, and when they will be full.
 //!
-//! Once an hour, the last report of one of a datastore's hosts becomes a sample; of each day that is
-//! over, the last one is kept. A report that cannot be true is none. The trend is estimated from
+//! Once an hour, the last report of one of a datastore's hosts becomes a sample; of each day that
+//! is over, the last one is kept. A report that cannot be true is none. The trend is estimated from
 //! samples by Theil and Sen: the median of the changes between all pairs of days. A day on which
 //! much was deleted, and a report that was wrong, do not move it. If the changes do not agree on a
 //! direction, there is none, and nothing is foreseen.

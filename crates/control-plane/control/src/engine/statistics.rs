@@ -1,5 +1,5 @@
-//! Disk counters and processor time of guests: sampled from hosts for metrics and alarms, and read directly when a
-//! client looks at a VM.
+//! Disk counters and processor time of guests: sampled from hosts for metrics and alarms, and read
+//! directly when a client looks at a VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -136,8 +136,8 @@ impl Control {
         Some((wanted_ms > 0).then(|| u64::from(wanted_ms) * 1_000_000))
     }
 
-    /// Visits each sampled VM of the hosts that answer, with its name, its disks, and the time of its
-    /// virtual processors.
+    /// Visits each sampled VM of the hosts that answer, with its name, its disks, and the time of
+    /// its virtual processors.
     pub(crate) fn each_sample(&self, mut each: impl FnMut(&str, &[Sample], Option<&ProcessorStatistics>)) {
         let index = self.inventory.read();
         let samples = self.samples.0.lock();

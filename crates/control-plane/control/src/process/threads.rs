@@ -32,8 +32,8 @@ const SAMPLE_PAUSE: Duration = Duration::from_secs(10);
 const BACKUPS_PAUSE: Duration = Duration::from_secs(2);
 /// The interval between looks for messages to recipients.
 const MESSAGES_PAUSE: Duration = Duration::from_secs(2);
-/// The interval between queries of key providers, between removals of old history, and between looks
-/// whether a datastore's capacity has to be written down.
+/// The interval between queries of key providers, between removals of old history, and between
+/// looks whether a datastore's capacity has to be written down.
 const PROVIDERS_PAUSE: Duration = Duration::from_secs(30);
 
 /// The interval between looks at the queue of scheduled snapshots.

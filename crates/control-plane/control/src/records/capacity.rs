@@ -9,7 +9,8 @@ use strongroom_types::DatastoreId;
 pub struct CapacityHoursRecord {
     /// The datastore.
     pub datastore: DatastoreId,
-    /// One sample of each hour, at most [`CAPACITY_HOURS_KEPT`](strongroom_api::limits::CAPACITY_HOURS_KEPT).
+    /// One sample of each hour, at most
+    /// [`CAPACITY_HOURS_KEPT`](strongroom_api::limits::CAPACITY_HOURS_KEPT).
     pub samples: Vec<CapacitySample>,
 }
 
@@ -19,6 +20,7 @@ pub struct CapacityHoursRecord {
 pub struct CapacityDaysRecord {
     /// The datastore.
     pub datastore: DatastoreId,
-    /// The last sample of each day, at most [`CAPACITY_DAYS_KEPT`](strongroom_api::limits::CAPACITY_DAYS_KEPT).
+    /// The last sample of each day, at most
+    /// [`CAPACITY_DAYS_KEPT`](strongroom_api::limits::CAPACITY_DAYS_KEPT).
     pub samples: Vec<CapacitySample>,
 }

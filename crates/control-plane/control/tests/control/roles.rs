@@ -661,8 +661,8 @@ fn a_task_whose_caller_loses_its_role_begins_nothing() {
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
 }
 
-/// A site with places of each kind: VM `web1`, encrypted, and `clear1` in folder `tenant`, `web2` and
-/// `clear2` in none; two datastores, two networks.
+/// A site with places of each kind: VM `web1`, encrypted, and `clear1` in folder `tenant`, `web2`
+/// and `clear2` in none; two datastores, two networks.
 fn with_places() -> (Site, Control) {
     let (site, control) = with_vms(&["web1", "web2"]);
     let machine = Caller::machine("test");
@@ -686,7 +686,8 @@ fn with_places() -> (Site, Control) {
     (site, control)
 }
 
-/// What `GET /v1/me` says of an object: what counts everywhere and at the places that it is or is in.
+/// What `GET /v1/me` says of an object: what counts everywhere and at the places that it is or is
+/// in.
 fn said_of(me: &Me, parameter: &str, value: &str) -> PrivilegeSet {
     let folder = ["web1", "clear1"].contains(&value).then_some("tenant");
     let covers = |scope: &Scope| match scope {
@@ -701,8 +702,8 @@ fn said_of(me: &Me, parameter: &str, value: &str) -> PrivilegeSet {
     all
 }
 
-/// Every operation on every object is admitted for a caller exactly if its `me` says so. Returns how
-/// many were admitted and how many refused.
+/// Every operation on every object is admitted for a caller exactly if its `me` says so. Returns
+/// how many were admitted and how many refused.
 fn me_is_true(control: &Control, caller: &Caller, who: &str) -> (usize, usize) {
     let me = control.me(caller);
     let (mut admitted, mut refused) = (0, 0);

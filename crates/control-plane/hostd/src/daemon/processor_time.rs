@@ -1,8 +1,8 @@
 //! The processor time of a guest: what the kernel counts for the threads of its QEMU that run
 //! virtual processors.
 //!
-//! QEMU names these threads (`debug-threads=on`). One that is owned can give any of its threads such
-//! a name; that makes the figures of its own VM wrong, and no others.
+//! QEMU names these threads (`debug-threads=on`). One that is owned can give any of its threads
+//! such a name; that makes the figures of its own VM wrong, and no others.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,8 @@ use strongroom_types::unix_milliseconds_now;
 /// serve it.
 const THREADS_MAX: usize = 512;
 
-/// The processor time of the guest of a QEMU; `None` if it has ended, or if the kernel does not say.
+/// The processor time of the guest of a QEMU; `None` if it has ended, or if the kernel does not
+/// say.
 pub fn of(qemu: ProcessIdentity) -> Option<ProcessorStatistics> {
     let counted = of_threads(Path::new(&format!("/proc/{}/task", qemu.pid)))?;
     // Otherwise they may have been another process's.
