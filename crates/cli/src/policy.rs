@@ -145,9 +145,9 @@ struct RuleArguments {
     #[arg(long, value_name = "MODE")]
     migration: Option<MigrationMode>,
 
-    /// Whether consoles and screens of its VMs are refused to browsers, and images from there, where
-    /// they pass a process of the control plane's machine in plain text; the command line reaches
-    /// them at the host
+    /// Whether consoles and screens of its VMs are refused to browsers, and images from there,
+    /// where they pass a process of the control plane's machine in plain text; the command line
+    /// reaches them at the host
     #[arg(long)]
     deny_browser_console: bool,
 

@@ -1,5 +1,5 @@
-//! Copies a whole volume's content to a stream of frames (`strongroom-streams`), by which it travels
-//! to another machine.
+//! Copies a whole volume's content to a stream of frames (`strongroom-streams`), by which it
+//! travels to another machine.
 
 use std::io::Write;
 

@@ -1,6 +1,6 @@
-//! `strongroom vm disk import`: fills disks with images. The control plane never sees them. The host
-//! of this machine gets an open file; it opens no path from outside. A host on another one asks for
-//! what it wants of the image, and no copy of it in the clear is on a disk there.
+//! `strongroom vm disk import`: fills disks with images. The control plane never sees them. The
+//! host of this machine gets an open file; it opens no path from outside. A host on another one
+//! asks for what it wants of the image, and no copy of it in the clear is on a disk there.
 
 use std::fmt;
 use std::fs::File;

@@ -139,8 +139,8 @@ impl Control {
         Ok(ticket)
     }
 
-    /// Takes a ticket of this caller for a console, a screen or an upload, once, to be presented for
-    /// its browser.
+    /// Takes a ticket of this caller for a console, a screen or an upload, once, to be presented
+    /// for its browser.
     ///
     /// # Errors
     /// `not_found` if there is none, or it was taken; `forbidden` if the VM's policy says so.

@@ -58,8 +58,8 @@ pub const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// How long a cancelled re-encryption may take to leave a volume that opens: it writes a
 /// descriptor, and before that completes what it is at.
 const WOUND_UP_WITHIN: Duration = Duration::from_secs(60);
-/// How long an import may take to delete what it has of the image. One that waits for a key does not
-/// hear of it, and has nothing.
+/// How long an import may take to delete what it has of the image. One that waits for a key does
+/// not hear of it, and has nothing.
 const IMPORT_WOUND_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Timeout of sending a console log: its key is fetched, and its client reads it.

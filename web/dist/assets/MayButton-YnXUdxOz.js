@@ -1,1 +1,0 @@
-import{i as r,j as i,m as u}from"./index-B5v_POFT.js";function l({operation:t,onPress:o,look:e="plain",icon:a,children:n}){const s=r()(t);return i.jsx("span",{className:"may",title:s,children:i.jsx(u,{look:e,isDisabled:s!==void 0,onPress:o,...a===void 0?{}:{icon:a},...s===void 0?{}:{"aria-description":s},children:n})})}export{l as M};

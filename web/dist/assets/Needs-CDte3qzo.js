@@ -1,1 +1,0 @@
-import{i as r,j as e,N as o}from"./index-B5v_POFT.js";function a({operation:t,children:i}){const s=r()(t);return s===void 0?i:e.jsx(o,{title:"This takes another right",children:e.jsx("p",{children:s})})}export{a as N};

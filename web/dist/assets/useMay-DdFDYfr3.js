@@ -1,1 +1,0 @@
-import{i as t}from"./index-B5v_POFT.js";function n(){const u=t();return(a,r,e)=>{const s=u(a,e)??r.refusal;return s===void 0?r:{...r,refusal:s}}}export{n as u};
