@@ -77,11 +77,36 @@ async function isSettled() {
   }
 }
 
+/** How often, one after the other, nothing is asked for on a screen that has everything. */
+const QUIET_LOOKS = 3;
+const LOOKS_MS = 50;
+
 /** @param {string} address */
 async function goes(address) {
-  await page.goto(`${serving.origin}${address}`);
-  await page.getByRole("heading", { level: 1 }).waitFor();
-  await page.waitForFunction(() => document.querySelector(".waiting") === null);
+  /** @type {Set<import("playwright-core").Request>} */
+  const open = new Set();
+  /** @param {import("playwright-core").Request} request */
+  const isAsked = (request) =>
+    request.url().includes("/v1/") && !request.url().includes("/v1/events");
+  /** @param {import("playwright-core").Request} request */
+  const begins = (request) => isAsked(request) && open.add(request);
+  /** @param {import("playwright-core").Request} request */
+  const ends = (request) => open.delete(request);
+  page.on("request", begins);
+  page.on("requestfinished", ends);
+  page.on("requestfailed", ends);
+  try {
+    await page.goto(`${serving.origin}${address}`);
+    await page.getByRole("heading", { level: 1 }).waitFor();
+    await page.waitForFunction(() => document.querySelector(".waiting") === null);
+    // Lists of choices come after the screen that offers them.
+    for (let quiet = 0; quiet < QUIET_LOOKS; quiet = open.size === 0 ? quiet + 1 : 0)
+      await page.waitForTimeout(LOOKS_MS);
+  } finally {
+    page.off("request", begins);
+    page.off("requestfinished", ends);
+    page.off("requestfailed", ends);
+  }
 }
 
 /** What differs from run to run, in the order in which it is masked. @type {[RegExp, string][]} */

@@ -117,7 +117,7 @@ inWindow(
     await page.getByLabel("Memory: unit").selectOption("MiB");
     await page.getByLabel("Disk 0", { exact: true }).fill("8");
     await page.getByLabel("Disk 0: unit").selectOption("MiB");
-    await page.getByLabel("Network").selectOption("");
+    await page.getByLabel("Network", { exact: true }).selectOption("");
     await page.getByText("What this does").click();
     const line = await page.locator(".code-line code").first().textContent();
     assert.equal(line, "strongroom vm create made --cpus 2 --memory 64M --disk 8M --net none");

@@ -121,13 +121,14 @@ inWindow("what somebody else has begun is not finished in another browser", asyn
   try {
     const theirs = await other.tab();
     await theirs.getByRole("button", { name: "Continue with corp" }).click();
+    await theirs.waitForURL(`${corp.issuer}/**`);
     /** @type {string | undefined} */
     let back;
-    // The attacker stops before the answer arrives, and sends it to somebody else.
-    await theirs.route(`${serving.origin}/sign-in/corp?**`, (route) => {
-      back = route.request().url();
-      return route.abort();
+    theirs.on("request", (request) => {
+      if (request.url().startsWith(`${serving.origin}/sign-in/corp?`)) back ??= request.url();
     });
+    // The attacker does not use the answer, and sends it to somebody else.
+    await theirs.route(`${serving.origin}/v1/**`, (route) => route.abort());
     await corp.signsIn(theirs, "alice").catch(() => undefined);
     await theirs.waitForTimeout(0);
     for (let looks = 0; back === undefined && looks < 600; looks += 1)
