@@ -50,7 +50,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let scratch = [Scratch::new(&arguments.first, "sr-moves")?, Scratch::new(&arguments.second, "sr-moves")?];
     let places = [fs::canonicalize(&scratch[0].0)?, fs::canonicalize(&scratch[1].0)?];
     let config = MovesConfig { program, places, size_bytes: arguments.size_mib << 20 };
-    let pace = Pace { rounds: arguments.rounds, warm_up: Duration::ZERO, duration: Duration::ZERO };
+    // What is measured takes its own time.
+    let (warm_up, duration) = (Duration::ZERO, Duration::from_millis(1));
+    let pace = Pace { rounds: arguments.rounds, warm_up, duration };
     let mut study = moves::study(&config, pace).map_err(|error| error.to_string())?;
     let progress = |text: &str| eprintln!("{text}");
     let plan = study.plan();
