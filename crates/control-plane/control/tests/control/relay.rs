@@ -184,8 +184,11 @@ fn a_policy_refuses_consoles_to_browsers_alone() {
     admin.done(&made);
     assert_eq!(admin.get("/v1/vms/web2").json()["browser_console_denied"], true);
     let mut browser = console.browser(&admin.token);
-    let ticket = ticket_for(&mut browser, "web2", &json!({ "operation": "vnc" }));
-    assert_eq!(asks(&browser.client, &browser.cookie(), &ticket, &[]).map(drop), Err(403));
+    let upload = json!({ "operation": "upload", "disk": "disk0" });
+    for wanted in [json!({ "operation": "vnc" }), upload] {
+        let ticket = ticket_for(&mut browser, "web2", &wanted);
+        assert_eq!(asks(&browser.client, &browser.cookie(), &ticket, &[]).map(drop), Err(403), "{wanted}");
+    }
     let log = admin.get("/v1/access/log?limit=5").json();
     assert!(
         log.to_string()
