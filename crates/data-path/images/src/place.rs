@@ -72,12 +72,12 @@ pub(crate) fn read_up_to(image: &dyn ImageBytes, offset: u64, buffer: &mut [u8])
 
 /// `text` with an image's own name in place of those that it has in the sandbox.
 pub(crate) fn with_real_name(text: &str, name: &str) -> String {
-    text.replace(FILE, name).replace(&socket_name(), name)
+    text.replace(FILE, name).replace(&served_in(SOCKET_DIRECTORY), name)
 }
 
-/// As `qemu-img` repeats it.
-fn socket_name() -> String {
-    format!("nbd+unix://?socket={SOCKET_DIRECTORY}/{SOCKET_NAME}")
+/// What `qemu-img` calls a disk that is served in a directory of the sandbox, as it repeats it.
+pub(crate) fn served_in(directory: &str) -> String {
+    format!("nbd+unix://?socket={directory}/{SOCKET_NAME}")
 }
 
 /// How a sandboxed program reaches an image.
@@ -93,7 +93,7 @@ impl Reached<'_> {
     pub fn name(self) -> String {
         match self {
             Self::File(_) => FILE.to_owned(),
-            Self::Socket(_) => socket_name(),
+            Self::Socket(_) => served_in(SOCKET_DIRECTORY),
         }
     }
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use strongroom_io::{Disk, Plain};
 
-use super::place::{FILE, Reached, RemoteImage, with_real_name};
+use super::place::{FILE, Reached, RemoteImage, served_in, with_real_name};
 use super::sandbox::{Finished, Sandbox};
-use super::socket::{PrivateSocket, SOCKET_NAME, ServedDisk};
+use super::socket::{PrivateSocket, ServedDisk};
 use super::{Format, ImageError, Stop};
 
 const QEMU_IMG: &str = "/usr/bin/qemu-img";
@@ -229,7 +229,7 @@ impl Conversion {
         let sandbox = image.within(Sandbox::new(convert_cpu_seconds(size_bytes)))?;
         let from = [QEMU_IMG, "convert", "-p", "-f", format.name(), "-O", "raw"];
         // Send many requests at once and in any order: the server is not a spinning disk.
-        let how = ["-n", "--target-is-zero", "-W", "-m", "16", &image.name(), &served_disk()];
+        let how = ["-n", "--target-is-zero", "-W", "-m", "16", &image.name(), &served_in(SOCKET_DIRECTORY)];
         let program = from.into_iter().chain(how).map(OsString::from).collect();
         Self::new(sandbox, program, size_bytes, "read", path)
     }
@@ -256,7 +256,7 @@ impl Conversion {
         require_qemu_img()?;
         // In order, each request would wait until the one before it has been allocated.
         let verb = [QEMU_IMG, "convert", "-p", "-f", "raw", "-O", format.name(), "-W", "-m", "16"];
-        let places = [served_disk().into(), image.inside.as_os_str().to_owned()];
+        let places = [served_in(SOCKET_DIRECTORY).into(), image.inside.as_os_str().to_owned()];
         let program = verb.into_iter().map(OsString::from).chain(places).collect();
         Self::new(sandbox, program, size_bytes, "write", image.name)
     }
@@ -308,10 +308,6 @@ impl Conversion {
         converted?;
         stopped
     }
-}
-
-fn served_disk() -> String {
-    format!("nbd:unix:{SOCKET_DIRECTORY}/{SOCKET_NAME}")
 }
 
 fn convert_cpu_seconds(size_bytes: u64) -> u64 {

@@ -21,6 +21,8 @@ use strongroom_types::{Extent, MAX_VOLUME_BYTES};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use crate::volumes::take;
+
 const MAGIC: [u8; 8] = *b"SRIMAGE1";
 const READ: u8 = b'R';
 const END: u8 = b'E';
@@ -190,12 +192,6 @@ impl<S: Read + Write> ImageTaker<S> {
     pub fn refuse(mut self, reason: &str) -> Result<(), ImageStreamError> {
         Ok(put_reason(&mut self.stream, reason)?)
     }
-}
-
-fn take<const LENGTH: usize>(from: &mut impl Read) -> io::Result<[u8; LENGTH]> {
-    let mut bytes = [0; LENGTH];
-    from.read_exact(&mut bytes)?;
-    Ok(bytes)
 }
 
 fn take_reason(from: &mut impl Read) -> Result<String, ImageStreamError> {

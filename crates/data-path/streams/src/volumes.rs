@@ -409,7 +409,8 @@ impl<R: Read, W: Write> VolumeTaker<R, W> {
     }
 }
 
-fn take<const BYTES: usize>(from: &mut impl Read) -> io::Result<[u8; BYTES]> {
+/// Takes so many bytes.
+pub(crate) fn take<const BYTES: usize>(from: &mut impl Read) -> io::Result<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
     from.read_exact(&mut bytes)?;
     Ok(bytes)

@@ -1,17 +1,16 @@
 //! `strongroom-lab ceph`.
 
 use std::error::Error;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::ceph::comparison::{CephConfig, programs, report_settings, study};
 use strongroom_lab::programs::make_secret;
-use strongroom_lab::study::{Machine, Pace, Report, Store, Workload};
+use strongroom_lab::study::Pace;
+
+use crate::studied::{found, keep_only, made, measure, stop_by_signals};
 
 /// Measures volumes on a Ceph cluster beside QEMU's own driver of its images, plain and with LUKS.
 ///
@@ -48,21 +47,12 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let find = |path: &PathBuf| {
-        fs::canonicalize(path)
-            .map_err(|error| format!("cannot find {}: {error}; build it, or say where it is", path.display()))
-    };
-    fs::create_dir_all(&arguments.directory)
-        .map_err(|error| format!("cannot make {}: {error}", arguments.directory.display()))?;
-    let directory = fs::canonicalize(&arguments.directory)?;
+    let stop = stop_by_signals()?;
+    let directory = made(&arguments.directory)?;
     let config = CephConfig {
-        conf: find(&arguments.conf)?,
+        conf: found(&arguments.conf)?,
         pool: arguments.pool.clone(),
-        program: find(&arguments.program)?,
+        program: found(&arguments.program)?,
         secret: directory.join("secret"),
         directory: directory.clone(),
         bytes: arguments.image_mib << 20,
@@ -73,26 +63,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let pace = Pace { rounds: arguments.rounds, warm_up: duration / 3, duration };
     let progress = |text: &str| eprintln!("{text}");
     let mut study = study(&config, pace, &progress).map_err(|error| error.to_string())?;
-    if let Some(text) = &arguments.only {
-        study.workloads.retain(|row| row.name().contains(text.as_str()));
-        if study.workloads.is_empty() {
-            return Err(format!("no row has '{text}' in its name; without --only all are measured").into());
-        }
-    }
-    let plan = study.plan();
-    progress(&plan.to_string());
-    let machine = Machine::describe(&directory, programs(&config)?)?;
-    let mut store = Store::open(&directory.join("measurements"), &plan, &machine)?;
-    study.run(&mut store, &progress, &stop)?;
-    let report = Report::of(&store, &report_settings());
-    let text = report.to_string();
-    fs::write(directory.join("report.md"), &text)?;
-    fs::write(directory.join("report.json"), serde_json::to_string_pretty(&report)?)?;
-    print(&text);
-    Ok(())
-}
-
-#[allow(clippy::print_stdout)]
-fn print(text: &str) {
-    println!("{text}");
+    keep_only(&mut study, arguments.only.as_deref())?;
+    measure(&directory, study, programs(&config)?, &report_settings(), &stop)
 }

@@ -4,11 +4,9 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::datapath::comparison::{
     ComparisonConfig, Form, finish, missing, now, programs, report_settings, rows, study, unfinished,
 };
@@ -16,6 +14,8 @@ use strongroom_lab::datapath::disks::{Disks, Sizes};
 use strongroom_lab::datapath::workload::{Group, MAP_RUNS};
 use strongroom_lab::study::{Machine, Metric, Pace, PaceLimits, Report, Store, Workload};
 use strongroom_lab::vhost_user::guest::Pages;
+
+use crate::studied::{found, made, stop_by_signals};
 
 /// The overhead of a measurement: a server's start, connection and end.
 const OPEN: Duration = Duration::from_millis(300);
@@ -97,10 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         rows.iter().for_each(|row| print(row.name()));
         return Ok(());
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_by_signals()?;
     let absent: Vec<String> = missing()
         .iter()
         .map(|missing| format!("{} is not installed (Debian: {})", missing.program, missing.package))
@@ -112,9 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let programs = programs(&config).map_err(|error| {
         format!("cannot read {}: {error}; build it, or say where it is", config.program.display())
     })?;
-    fs::create_dir_all(&arguments.directory)
-        .map_err(|error| format!("cannot make {}: {error}", arguments.directory.display()))?;
-    let directory = fs::canonicalize(&arguments.directory)?;
+    let directory = made(&arguments.directory)?;
     let progress = |text: &str| eprintln!("{text}");
     absent.iter().for_each(|text| progress(&format!("note: {text}; its rows are left out")));
 
@@ -157,11 +152,6 @@ impl Arguments {
     }
 
     fn config(&self, form: Form) -> Result<ComparisonConfig, Box<dyn Error>> {
-        let absolute = |path: &PathBuf| {
-            fs::canonicalize(path).map_err(|error| {
-                format!("cannot find {}: {error}; build it, or say where it is", path.display())
-            })
-        };
         let (disk_mib, memory_mib) = match form {
             Form::Brief => (256, 128),
             Form::Quick | Form::Full => (2048, 512),
@@ -170,8 +160,8 @@ impl Arguments {
         Ok(ComparisonConfig {
             form,
             groups: self.group.clone(),
-            program: absolute(&self.program)?,
-            baseline_program: self.baseline_program.as_ref().map(absolute).transpose()?,
+            program: found(&self.program)?,
+            baseline_program: self.baseline_program.as_deref().map(found).transpose()?,
             sizes: Sizes {
                 disk,
                 one_of_several: (disk / SEVERAL_DISKS).next_multiple_of(1 << 20),

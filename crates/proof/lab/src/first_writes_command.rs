@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::first_writes::error::StudyError;
 use strongroom_lab::first_writes::product::{ImageFormat, StorageDaemon, Strongroom};
 use strongroom_lab::first_writes::report::Tables;
@@ -19,6 +18,7 @@ use strongroom_lab::programs::make_secret;
 use strongroom_lab::vhost_user::front_end::Settings;
 
 use crate::scratch::Scratch;
+use crate::studied::stop_by_signals;
 
 /// Measures first writes beside overwriting, of Strongroom's volumes and QEMU's images.
 ///
@@ -152,10 +152,7 @@ fn subjects(arguments: &Arguments, secret: &Path) -> Vec<Subject> {
 }
 
 fn catch_signals() -> io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_by_signals()?;
     Ok(stop)
 }
 

@@ -11,6 +11,7 @@ mod prove_command;
 mod scratch;
 mod snapshots_command;
 mod soak_command;
+mod studied;
 mod vhost_user_load;
 mod vhost_user_verify;
 

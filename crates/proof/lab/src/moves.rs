@@ -74,7 +74,7 @@ pub fn study(config: &MovesConfig, pace: Pace) -> Result<Study<'_, Direction>, S
     let size = format!("count={}", config.size_bytes >> 20);
     run(Command::new("dd")
         .args(["if=/dev/urandom", PIECE, &size, "status=none"])
-        .arg(config.into(&config.content())))?;
+        .arg(output(&config.content())))?;
     let subject =
         |(name, way)| -> Box<dyn Subject<Direction> + '_> { Box::new(Passage { name, way, config }) };
     let ways = [(MOVE, Way::Move), (COPY, Way::Copy), (COPY_READ_BACK, Way::CopyReadBack)];
@@ -113,10 +113,6 @@ impl MovesConfig {
 
     fn content(&self) -> PathBuf {
         self.places[0].join("content")
-    }
-
-    fn into(&self, path: &Path) -> String {
-        format!("of={}", path.display())
     }
 
     fn store(&self, place: usize) -> PathBuf {
@@ -193,7 +189,7 @@ impl Session for Ready<'_> {
                 let copy = self.config.places[self.to].join(COPIED);
                 let from = format!("if={}", layer_of(&self.volume)?.display());
                 let how = [PIECE, "iflag=direct", "oflag=direct", "conv=fsync", "status=none"];
-                run(Command::new("dd").arg(from).args(how).arg(self.config.into(&copy)))?;
+                run(Command::new("dd").arg(from).args(how).arg(output(&copy)))?;
                 if self.way == Way::CopyReadBack {
                     let from = format!("if={}", copy.display());
                     run(Command::new("dd").args([
@@ -212,6 +208,11 @@ impl Session for Ready<'_> {
         sample.set(Metric::MegabytesPerSecond, self.config.size_bytes as f64 / 1e6 / elapsed.as_secs_f64());
         Ok(sample)
     }
+}
+
+/// What `dd` writes.
+fn output(path: &Path) -> String {
+    format!("of={}", path.display())
 }
 
 /// The file of a volume's only layer.

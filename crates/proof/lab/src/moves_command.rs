@@ -3,16 +3,14 @@
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::moves::{self, MovesConfig};
-use strongroom_lab::study::{Machine, Pace, Report, Store};
+use strongroom_lab::study::Pace;
 
 use crate::scratch::Scratch;
+use crate::studied::{found, made, measure, stop_by_signals};
 
 /// Measures moves of a volume between two file systems, beside copies of the same file.
 ///
@@ -40,37 +38,15 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let program = fs::canonicalize(&arguments.program).map_err(|error| {
-        format!("cannot find {}: {error}; build it, or say where it is", arguments.program.display())
-    })?;
+    let stop = stop_by_signals()?;
+    let program = found(&arguments.program)?;
+    let directory = made(&arguments.directory)?;
     let scratch = [Scratch::new(&arguments.first, "sr-moves")?, Scratch::new(&arguments.second, "sr-moves")?];
     let places = [fs::canonicalize(&scratch[0].0)?, fs::canonicalize(&scratch[1].0)?];
     let config = MovesConfig { program, places, size_bytes: arguments.size_mib << 20 };
     // What is measured takes its own time.
     let (warm_up, duration) = (Duration::ZERO, Duration::from_millis(1));
     let pace = Pace { rounds: arguments.rounds, warm_up, duration };
-    let mut study = moves::study(&config, pace).map_err(|error| error.to_string())?;
-    let progress = |text: &str| eprintln!("{text}");
-    let plan = study.plan();
-    progress(&plan.to_string());
-    fs::create_dir_all(&arguments.directory)?;
-    let directory = fs::canonicalize(&arguments.directory)?;
-    let machine = Machine::describe(&directory, moves::programs(&config)?)?;
-    let mut store = Store::open(&directory.join("measurements"), &plan, &machine)?;
-    study.run(&mut store, &progress, &stop)?;
-    let report = Report::of(&store, &moves::report_settings());
-    let text = report.to_string();
-    fs::write(directory.join("report.md"), &text)?;
-    fs::write(directory.join("report.json"), serde_json::to_string_pretty(&report)?)?;
-    print(&text);
-    Ok(())
-}
-
-#[allow(clippy::print_stdout)]
-fn print(text: &str) {
-    println!("{text}");
+    let study = moves::study(&config, pace).map_err(|error| error.to_string())?;
+    measure(&directory, study, moves::programs(&config)?, &moves::report_settings(), &stop)
 }

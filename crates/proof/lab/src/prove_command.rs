@@ -2,18 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::prove::claims::{claims, report_settings};
 use strongroom_lab::prove::study::{Proof, ProofConfig, study};
 use strongroom_lab::prove::work;
 use strongroom_lab::study::{Machine, Pace, Report, Store, version_of};
+
+use crate::studied::{made, stop_by_signals};
 
 /// Puts the instrument to the test: it measures what is known beforehand, and must find it.
 ///
@@ -72,10 +70,7 @@ pub struct WorkArguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_by_signals()?;
     let duration = Duration::from_millis(arguments.duration_ms);
     let config = ProofConfig {
         pace: Pace { rounds: arguments.rounds, warm_up: duration / 4, duration },
@@ -87,10 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         lab: std::env::current_exe()?,
         programs: arguments.program.clone().zip(arguments.slower_program.clone()),
     };
-    let directory = &arguments.directory;
-    let made = fs::create_dir_all(directory);
-    made.map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
-    let directory = fs::canonicalize(directory)?;
+    let directory = made(&arguments.directory)?;
     let mut study = study(&directory, &config, &stop).map_err(|error| error.to_string())?;
     let plan = study.plan();
     eprintln!("{plan}");

@@ -1,13 +1,11 @@
 //! `strongroom-lab snapshots`.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::programs::make_secret;
 use strongroom_lab::snapshots::config::{Part, Sizes, SnapshotsConfig};
 use strongroom_lab::snapshots::goals;
@@ -15,6 +13,7 @@ use strongroom_lab::snapshots::run::run as measure;
 use strongroom_lab::study::SubjectError;
 
 use crate::scratch::Scratch;
+use crate::studied::{found, made, stop_by_signals};
 
 const MIB: u64 = 1 << 20;
 /// Snapshots of a volume before their layers are merged.
@@ -75,16 +74,9 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), SubjectError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let program = fs::canonicalize(&arguments.program).map_err(|error| {
-        format!("cannot find {}: {error}; build it, or say where it is", arguments.program.display())
-    })?;
-    fs::create_dir_all(&arguments.directory)
-        .map_err(|error| format!("cannot make {}: {error}", arguments.directory.display()))?;
-    let directory = fs::canonicalize(&arguments.directory)?;
+    let stop = stop_by_signals()?;
+    let program = found(&arguments.program)?;
+    let directory = made(&arguments.directory)?;
     let scratch = Scratch::new(&directory, "d")?;
     let sockets = Scratch::new(&std::env::temp_dir(), "strongroom-lab")?;
     let secret = scratch.0.join("secret");

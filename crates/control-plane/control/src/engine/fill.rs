@@ -42,8 +42,6 @@ enum Filled {
     Failed(VmRecord, Draft, Problem),
     /// The host did not fill it. The disk is unchanged, or has lost its volume.
     Not(VmRecord, Draft, Operated),
-    /// The host was started anew, and has nothing of the image any more.
-    Lost,
 }
 
 /// An image that was sent to the host.
@@ -199,9 +197,11 @@ impl Control {
     ) -> Result<Next, Failure> {
         match self.put_in(step, disk, image)? {
             Filled::Pending(next) => Ok(next),
-            Filled::Lost => self.await_again(step, disk, fill, whole),
             Filled::Done(vm, draft) => self.fill_next(step, fill.to_vec(), whole, vm, draft),
             Filled::Failed(vm, draft, problem) => self.take_back(step, disk, whole, vm, draft, Some(problem)),
+            Filled::Not(vm, draft, Operated::Forgotten) if !step.task.task.cancelling => {
+                self.await_again(step, disk, fill, whole, vm, draft)
+            }
             Filled::Not(vm, draft, ended) => {
                 let problem = match ended {
                     Operated::Failed(problem) => Some(problem),
@@ -216,9 +216,11 @@ impl Control {
     pub(super) fn import(&self, step: &Step, disk: &DiskName, image: SentImage<'_>) -> Result<Next, Failure> {
         match self.put_in(step, disk, image)? {
             Filled::Pending(next) => Ok(next),
-            Filled::Lost => self.await_again(step, disk, &[], Whole::Content),
             Filled::Done(vm, draft) => self.end(step, &vm, draft, End::Done),
             Filled::Failed(vm, draft, problem) => self.end(step, &vm, draft, End::Failed(problem)),
+            Filled::Not(vm, draft, Operated::Forgotten) if !step.task.task.cancelling => {
+                self.await_again(step, disk, &[], Whole::Content, vm, draft)
+            }
             Filled::Not(vm, draft, ended) => self.as_it_is_with(step, vm, draft, ended),
         }
     }
@@ -230,11 +232,12 @@ impl Control {
         disk: &DiskName,
         rest: &[DiskName],
         whole: Whole,
+        vm: VmRecord,
+        draft: Draft,
     ) -> Result<Next, Failure> {
         let fill = std::iter::once(disk).chain(rest).cloned().collect();
         let until_unix_ms = self.now_unix_ms() + IMAGE_AGAIN_WITHIN_MS;
-        let vm = VmRecord::clone(&step.vm.record);
-        self.turn_with(step, Work::AwaitImage { fill, until_unix_ms, whole }, vm, self.draft())
+        self.turn_with(step, Work::AwaitImage { fill, until_unix_ms, whole }, vm, draft)
     }
 
     /// Makes the host fill a disk, which replaces its volume.
@@ -244,9 +247,6 @@ impl Control {
         disk: &DiskName,
         SentImage { ticket, format }: SentImage<'_>,
     ) -> Result<Filled, Failure> {
-        if self.has_lost_operation(&step.task, step.seat) {
-            return Ok(Filled::Lost);
-        }
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
             let (spec, disk, ticket) = (Box::new(step.vm.told(datastore)?), disk.clone(), ticket.clone());
             Some(OperationKind::ImportDisk { spec, disk, ticket, format })

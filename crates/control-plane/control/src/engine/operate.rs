@@ -28,8 +28,8 @@ pub(super) enum Operated {
     Failed(Problem),
     /// Cancelled with the task. The host did nothing.
     Cancelled,
-    /// The task is being cancelled, and the host does not know the operation: it never received it,
-    /// or has forgotten it.
+    /// The host does not know the operation: it never received it, or has forgotten it. The task is
+    /// being cancelled, or needs what its client had brought for it.
     Forgotten,
 }
 
@@ -89,7 +89,7 @@ impl Control {
         let state = match known {
             Some(state) => state,
             None if cancels => return Ok(Operated::Forgotten),
-            None => match self.ask(task, vm, seat, operation, kind)? {
+            None => match self.ask(task, vm, seat, (operation, is_unsent), kind)? {
                 Asked::Accepted(state) => state,
                 Asked::Ended(other) => return Ok(other),
             },
@@ -115,22 +115,14 @@ impl Control {
         Ok(self.judge(task, seat, state))
     }
 
-    /// Whether a host that was asked to do a task's operation does not know it any more. Then what
-    /// its client had brought is gone.
-    pub(super) fn has_lost_operation(&self, task: &TaskRecord, seat: &HostSeat) -> bool {
-        let Some(operation) = task.operation else { return false };
-        !self.unsent.lock().contains(&operation)
-            && !self.ended.lock().contains_key(&(seat.id, operation))
-            && matches!(seat.host.operation(operation), Ok(None))
-    }
-
-    /// Requests the operation.
+    /// Requests the operation. One that may have been sent before is requested again, unless its
+    /// client has to bring its image again.
     fn ask(
         &self,
         task: &Row<TaskRecord>,
         vm: &VmRecord,
         seat: &HostSeat,
-        operation: OperationId,
+        (operation, is_unsent): (OperationId, bool),
         kind: impl FnOnce(&DatastorePaths) -> Option<OperationKind>,
     ) -> Result<Asked, Failure> {
         // The last of the guards: no host is sent what a backup says about a VM.
@@ -143,6 +135,9 @@ impl Control {
         let Some(mut kind) = kind(&paths) else {
             return Ok(Asked::Ended(Operated::Failed(problems::key_never_made(vm))));
         };
+        if !is_unsent && matches!(kind, OperationKind::ImportDisk { .. }) {
+            return Ok(Asked::Ended(Operated::Forgotten));
+        }
         let standing = match &kind {
             OperationKind::FetchLive(_) | OperationKind::Receive(_) => GrantFor::Prepared,
             _ => GrantFor::Current,
