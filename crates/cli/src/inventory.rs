@@ -22,7 +22,7 @@ use strongroom_api::vm::{Capabilities, MachineType, ProcessorModel};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
 use strongroom_files::FileError;
 use strongroom_types::{
-    CephClient, CephName, CephPools, CephUser, Redundancy, counted, display_bytes, parse_id,
+    Bandwidth, CephClient, CephName, CephPools, CephUser, Redundancy, counted, display_bytes, parse_id,
     unix_milliseconds_now,
 };
 use uuid::Uuid;
@@ -336,11 +336,14 @@ pub enum Switch {
 #[derive(Debug, Args)]
 #[command(
     after_help = "VMs move to other hosts that reach their datastores, those that run while they run. With --shut-down, VMs that \
-cannot are shut down, moved, and started on their new hosts. What cannot be moved is named in the end, with the reasons.
+cannot are shut down, moved, and started on their new hosts. With --with-volumes, VMs whose datastores no other host \
+reaches move with their volumes, each to the datastore with the most space. What cannot be moved is named in the end, \
+with the reasons.
 
 Examples:
   strongroom host evacuate host2
-  strongroom host evacuate host2 --shut-down"
+  strongroom host evacuate host2 --shut-down
+  strongroom host evacuate host2 --with-volumes --bandwidth 100M"
 )]
 pub struct HostEvacuateArguments {
     /// Name or id of the host
@@ -353,6 +356,15 @@ pub struct HostEvacuateArguments {
     /// How long each guest has to shut down, in seconds; it is powered off then [default: 60]
     #[arg(long, value_name = "SECONDS", requires = "shut_down")]
     timeout: Option<u32>,
+
+    /// Move the volumes of VMs whose datastores no other host reaches to other hosts' datastores
+    #[arg(long)]
+    with_volumes: bool,
+
+    /// Most bytes a second that pass of each VM, such as 100M; 1M to 64G [default: what the network
+    /// gives]
+    #[arg(long, value_name = "SIZE")]
+    bandwidth: Option<Bandwidth>,
 
     #[command(flatten)]
     wait: WaitArguments,
@@ -565,9 +577,22 @@ impl HostCommand {
                 };
                 show(output, changed, said)
             }
-            Self::Evacuate(HostEvacuateArguments { host, shut_down, timeout, wait, api }) => {
+            Self::Evacuate(HostEvacuateArguments {
+                host,
+                shut_down,
+                timeout,
+                with_volumes,
+                bandwidth,
+                wait,
+                api,
+            }) => {
                 let api = api.connect()?;
-                let wish = EvacuateHost { shut_down: *shut_down, timeout_s: *timeout };
+                let wish = EvacuateHost {
+                    shut_down: *shut_down,
+                    timeout_s: *timeout,
+                    with_volumes: *with_volumes,
+                    bytes_per_second: *bandwidth,
+                };
                 let task = api.post(&format!("/v1/hosts/{}/evacuate", segment(host)), &wish)?;
                 let said = format!("nothing is on host {host} any more; it is in maintenance");
                 ended(&api, output, *wait, "moving", task, said.as_str())

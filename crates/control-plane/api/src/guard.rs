@@ -171,7 +171,7 @@ impl Part {
             Self::New => "a new VM or volume",
             Self::NewEncrypted => "`encryption.encrypted`, `encrypted` of something new",
             Self::ExistingKey => "`encryption.key`",
-            Self::Datastore => "`datastore` of something new, or of what moves",
+            Self::Datastore => "`datastore` of something new, or of what moves; `with_volumes`",
             Self::Description => "`name`, `notes`, `tags` of what is there",
             Self::Size => "`cpus`, `memory_bytes`, `growth`, `machine_type`, `processor`, `restart`",
             Self::Boot => "`boot`",
@@ -590,6 +590,14 @@ impl Guarded for MoveToHost {
     }
 }
 
+impl Guarded for EvacuateHost {
+    fn list<'request>(&'request self, parts: &mut Parts<'request>) {
+        let Self { with_volumes, shut_down: _, timeout_s: _, bytes_per_second: _ } = self;
+        // Any datastore may be the one that has room.
+        parts.add_if(*with_volumes, Part::Datastore, On::Site);
+    }
+}
+
 impl Guarded for PageSignIn {
     fn list<'request>(&'request self, _: &mut Parts<'request>) {
         match self {
@@ -634,7 +642,6 @@ whole! {
     AddDatastore { name, path, ceph, host }
     AddDatastoreHost { host, path, ceph }
     SetHost { maintenance }
-    EvacuateHost { shut_down, timeout_s }
     BalanceHosts { plan }
     FenceHost { confirm, even_if_it_answers }
     AdmitHost { has_started_again }

@@ -1,7 +1,7 @@
 //! The machines that run VMs.
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::VmId;
+use strongroom_types::{Bandwidth, VmId};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -159,6 +159,13 @@ pub struct EvacuateHost {
     #[schema(minimum = 1, maximum = 3600)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u32>,
+    /// Whether VMs whose datastore no other host reaches move with their volumes: to the datastore
+    /// of another host that has the most space. Otherwise they stay.
+    pub with_volumes: bool,
+    /// How fast each VM that moves while it runs, or with its volumes, passes at most, in bytes per
+    /// second. Four VMs move at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<Bandwidth>,
 }
 
 /// How evenly the memory of VMs that run is spread over the hosts that take VMs, and the moves that

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use strongroom_hypervisor::network::NetworkState;
 use strongroom_statistics::Snapshot;
-use strongroom_types::{CephMount, DatastoreId, ProviderKey, VmId, VolumeSize};
+use strongroom_types::{Bandwidth, CephMount, DatastoreId, ProviderKey, VmId, VolumeSize};
 
 use crate::layout::Layout;
 use crate::nic_layout::NicLayout;
@@ -124,6 +124,9 @@ pub enum Task {
         spec: Box<VmSpec>,
         /// What is written into the directory.
         handover: HandoverId,
+        /// How fast they may come.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes_per_second: Option<Bandwidth>,
     },
     /// Makes the directory of a VM whose volumes come while it runs on another host, and exits.
     ExpectVolumes {

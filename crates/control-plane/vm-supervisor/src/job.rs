@@ -29,7 +29,7 @@ use strongroom_host::wire::Wire;
 use strongroom_hypervisor::firmware::Ovmf;
 use strongroom_images::{Format, FormatChoice, ImageError, ImageSource, RemoteImage, Stop};
 use strongroom_keys::{Kek, KeyError, ProviderKey};
-use strongroom_types::VolumeSize;
+use strongroom_types::{Bandwidth, VolumeSize};
 use strongroom_worker::assemble_destaged;
 
 use crate::attestation::{is_tag, tag};
@@ -124,7 +124,9 @@ pub fn run(
         Task::Export { spec, disk, format } => job.export_disk(spec, disk, *format),
         Task::Dump { spec, number } => job.give_dump(spec, *number),
         Task::GiveVolumes(spec) => job.give_volumes(spec),
-        Task::FetchVolumes { spec, handover } => job.fetch_volumes(spec, *handover),
+        Task::FetchVolumes { spec, handover, bytes_per_second } => {
+            job.fetch_volumes(spec, *handover, *bytes_per_second)
+        }
         Task::ExpectVolumes { spec, handover } => job.expect_volumes(spec, *handover),
         Task::Run(_) | Task::StartProcesses(_) | Task::Hand(_) | Task::Judge(_) => {
             Err(Problem::new("internal", "that is no job"))
@@ -376,7 +378,12 @@ impl Job<'_> {
 
     /// Makes a VM's directory of the volumes that another host has; does nothing if this attempt
     /// has made it already.
-    fn fetch_volumes(self, spec: &VmSpec, handover: HandoverId) -> Result<Vec<VolumeFacts>, Problem> {
+    fn fetch_volumes(
+        self,
+        spec: &VmSpec,
+        handover: HandoverId,
+        bytes_per_second: Option<Bandwidth>,
+    ) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, clusters, files, wire, lock } = self;
         let from = only_socket(files)?;
         let Some(staged) = StagedVm::go_on(spec)? else {
@@ -387,7 +394,8 @@ impl Job<'_> {
         confine(home, vec![staged.path().to_owned()])?;
         let keys = granted(home, grants, spec)?;
         let tell = |progress| report(wire, progress);
-        let mut record = another_host::fetch(&keys, spec, staged.path(), from.into(), tell)?;
+        let most = bytes_per_second.map(Bandwidth::get);
+        let mut record = another_host::fetch(&keys, spec, staged.path(), from.into(), most, tell)?;
         let made = facts_in(staged.path(), spec)?;
         Makers::with(keys).attest(&mut record, spec.clone().with_facts(&made))?;
         record.write(staged.path())?;

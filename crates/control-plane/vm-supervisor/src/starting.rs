@@ -15,7 +15,8 @@ use strongroom_datastore::file::Descriptor;
 use strongroom_host::layout::Layout;
 use strongroom_host::orders::{Incoming, Orphan, RunTask};
 use strongroom_host::protocol::{
-    Disk, DiskKind, DiskName, Problem, Progress, VmSpec, VolumeFacts, WaitingFor, check_moves_live,
+    Disk, DiskKind, DiskName, MigrationSettings, Problem, Progress, VmSpec, VolumeFacts, WaitingFor,
+    check_moves_live,
 };
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::vm_directory::VmRecord;
@@ -221,7 +222,7 @@ impl Starting {
         let program = self.starter.probe_qemu()?;
         let version = program.version();
         incoming.machine.fits((version.major, version.minor), program.kvm().is_ok(), spec)?;
-        let coming = if incoming.with_volumes { Some(self.await_volumes()?) } else { None };
+        let coming = if incoming.with_volumes { Some(self.await_volumes(incoming.settings)?) } else { None };
         let mut awaiting = Vec::new();
         for (place, disk) in self.layout.disks(spec) {
             let comes = coming.as_ref().and_then(|coming| coming.served.get(&disk.name));
@@ -250,7 +251,7 @@ impl Starting {
 
     /// Fetches the volumes, but what the guest writes last, over one of the connections that are
     /// brought for that.
-    fn await_volumes(&self) -> Result<Coming, Problem> {
+    fn await_volumes(&self, settings: MigrationSettings) -> Result<Coming, Problem> {
         loop {
             let VolumeSource { number, from } = self.next_source()?;
             let (nearly_there, is_nearly_there) = sync_channel(1);
@@ -262,7 +263,7 @@ impl Starting {
             };
             let (keys, spec) = (Arc::clone(&self.keys), self.task.spec.clone());
             let work = move || {
-                let fetched = fetch_beside(&keys, &spec, from, &main);
+                let fetched = fetch_beside(&keys, &spec, from, settings, &main);
                 drop(main);
                 let _ = arrived.send(fetched);
             };

@@ -148,7 +148,7 @@ impl Clients {
 
 impl<'a> Beside<'a> {
     pub(crate) fn new(served: ServedVolume<'a>, throttle: Throttle, stop: &'a AtomicBool) -> Self {
-        Self { served, throttle, stop, pace: Pace::new(), began: None, moved_bytes: 0 }
+        Self { served, throttle, stop, pace: Pace::default(), began: None, moved_bytes: 0 }
     }
 
     /// Pauses before the next step. `moved_bytes` were written since the beginning.

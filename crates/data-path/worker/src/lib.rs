@@ -58,7 +58,7 @@ pub use complete::complete;
 pub use destaging::Destaging;
 pub use layers::StackError;
 pub use merge::{Copying, MergeError, Merged, Step, Stride, merge_next};
-pub use pace::{BadClientShare, ClientShare, Throttle};
+pub use pace::{BadClientShare, ClientShare, Pace, Throttle};
 pub use process::{ProcessError, prepare_for_keys};
 pub use reencrypt::{
     ReencryptProgress, Reencrypted, begin_served, cancel_served, change_over, reencrypt, reencrypt_served,

@@ -218,7 +218,7 @@ impl Shared {
     fn copy(&self, ring: &Ring) -> Result<Turn, MergingError> {
         let left: Range<u64> = self.copied_bytes.load(Ordering::SeqCst)..self.stages.size_bytes();
         let mut copying = Copying::open(&self.stages, left, Rc::new(ring.clone()), SERVED)?;
-        let (mut pace, mut reports) = (Pace::new(), Reports::new());
+        let (mut pace, mut reports) = (Pace::default(), Reports::new());
         loop {
             if self.await_turn(ring, &mut copying, &pace, &mut reports)? == Turn::Stop {
                 return Ok(Turn::Stop);

@@ -100,12 +100,14 @@ pub struct Pace {
     bytes: u64,
 }
 
-impl Pace {
+impl Default for Pace {
     /// That of a job whose first step is due now.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { harm: Harm::default(), began: Instant::now(), took: Duration::ZERO, bytes: 0 }
     }
+}
 
+impl Pace {
     /// A step begins. `answered` is what clients have had answered until now, if that is counted.
     pub fn begin(&mut self, answered: Option<Answered>) {
         self.harm.see(answered, |harm| &mut harm.quiet);

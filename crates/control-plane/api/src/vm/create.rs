@@ -337,7 +337,8 @@ pub struct MoveToHost {
     #[schema(minimum = 10, maximum = 60_000, default = 300)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_ms: Option<u32>,
-    /// Of a VM that runs: how fast its memory is sent at most, in bytes per second.
+    /// How fast its memory and its volumes pass together at most, in bytes per second. What is left
+    /// when the guest stands still passes as fast as it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<Bandwidth>,
     /// Of a VM that runs: over how many channels its memory passes at a time. Each takes a

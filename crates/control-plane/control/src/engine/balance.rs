@@ -15,7 +15,7 @@ use super::Control;
 use super::evacuate::not_moved;
 use super::joining::host_object;
 use super::live_moves::settings;
-use super::moves::IfOn;
+use super::moves::{IfOn, Volumes};
 use super::placement::{Among, must_not_be_in_maintenance, placed_bytes};
 use super::sweep::{Begun, Sweeps, not_twice};
 use super::wishes::Caller;
@@ -178,8 +178,9 @@ impl Control {
                 one.0.cmp(&other.0).then_with(|| one.1.name.as_str().cmp(other.1.name.as_str()))
             });
             let named = emptier.id.to_string();
-            let may_move =
-                |vm: &&Row<VmRecord>| self.departure(index, vm, &Among::Named(&named), if_on, None).is_ok();
+            let may_move = |vm: &&Row<VmRecord>| {
+                self.departure(index, vm, &Among::Named(&named), if_on, Volumes::Stay).is_ok()
+            };
             if let Some(vm) = candidates.into_iter().map(|(_, vm)| vm).find(may_move) {
                 return Some((*fullest, *to, vm));
             }
@@ -227,7 +228,7 @@ impl Sweeps for Balancing {
             return Err(problems::conflict(format!("{} is not in the plan", problems::called(vm))));
         };
         let if_on = IfOn { settings: settings(&MoveToHost::default())?, shut_down_s: None };
-        control.begin_move(task, vm, &Among::Named(&planned.to.to_string()), if_on)
+        control.begin_move(task, vm, &Among::Named(&planned.to.to_string()), if_on, Volumes::Stay)
     }
 
     fn failure(&self, _: &Index, reasons: &str) -> Option<Problem> {

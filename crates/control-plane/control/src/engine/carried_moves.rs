@@ -15,7 +15,8 @@ use std::ops::ControlFlow;
 
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{
-    HandoverId, OperationKind, OperationOutcome, Ticket, TicketRequest, VolumeFacts, VolumesElsewhere,
+    HandoverId, MigrationSettings, OperationKind, OperationOutcome, Ticket, TicketRequest, VolumeFacts,
+    VolumesElsewhere,
 };
 use strongroom_types::DatastoreId;
 use uuid::Uuid;
@@ -24,7 +25,7 @@ use super::advance::{End, Next, Step, keep_volumes};
 use super::datastores::speaks_of_fetched_vms;
 use super::disk_moves::may_lie_in;
 use super::disks::failures_max;
-use super::live_moves::without_address;
+use super::live_moves::{limit_of, without_address};
 use super::moves::{NotAwaited, next_generation};
 use super::operate::Operated;
 use super::tickets::MustRecord;
@@ -105,7 +106,8 @@ impl Control {
             let spec = Box::new(there.told(paths)?);
             match self.volumes_at_former(step) {
                 Ok(from) => {
-                    Some(OperationKind::Fetch { spec, handover: carried.handover, from: Box::new(from) })
+                    let (handover, bytes_per_second) = (carried.handover, carried.bytes_per_second);
+                    Some(OperationKind::Fetch { spec, handover, from: Box::new(from), bytes_per_second })
                 }
                 Err(problem) => {
                     trouble = Some(problem);
@@ -371,13 +373,19 @@ fn host_gone() -> Problem {
 }
 
 /// A move of this VM with its volumes, which has not begun.
-pub(super) fn carried(vm: &VmRecord, to: Uuid, to_datastore: DatastoreId) -> Carried {
+pub(super) fn carried(
+    vm: &VmRecord,
+    to: Uuid,
+    to_datastore: DatastoreId,
+    settings: MigrationSettings,
+) -> Carried {
     Carried {
         from: vm.host,
         from_datastore: vm.datastore,
         to,
         to_datastore,
         handover: HandoverId::random(),
+        bytes_per_second: limit_of(settings),
         stage: CarriedStage::Fetch,
         failures: 0,
     }

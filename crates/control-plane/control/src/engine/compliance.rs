@@ -257,7 +257,7 @@ impl Found<'_> {
 }
 
 /// Why a datastore does not outlive as many losses as are demanded of what is in it.
-fn lacks_redundancy(index: &Index, datastore: DatastoreId, demanded: u8) -> Option<String> {
+pub(super) fn lacks_redundancy(index: &Index, datastore: DatastoreId, demanded: u8) -> Option<String> {
     let id = datastore.to_string();
     let known = index.datastores.get(&id);
     let has = match known.and_then(|known| known.redundancy) {

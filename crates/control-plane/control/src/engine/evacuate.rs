@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::Control;
 use super::joining::host_object;
 use super::live_moves::settings;
-use super::moves::IfOn;
+use super::moves::{IfOn, Volumes};
 use super::placement::Among;
 use super::sweep::{Begun, Sweeps, not_twice};
 use super::wishes::{Caller, stop_timeout};
@@ -37,8 +37,10 @@ impl Control {
                 format!("host {} is being evacuated", host.name),
             )?;
             let task = self.task(id, TaskKind::HostEvacuate, host_object(host), caller);
+            let EvacuateHost { shut_down, with_volumes, bytes_per_second, timeout_s: _ } = *how;
+            let vms = Sweep::default();
             let evacuation =
-                Evacuation { host: host.id, shut_down: how.shut_down, timeout_s, vms: Sweep::default() };
+                Evacuation { host: host.id, shut_down, timeout_s, with_volumes, bytes_per_second, vms };
             Ok((TaskRecord { work: Work::Evacuate(evacuation), ..task }, self.with_maintenance(host, true)))
         })
     }
@@ -50,9 +52,10 @@ impl Control {
         vm: &Row<VmRecord>,
         among: &Among<'_>,
         if_on: IfOn,
+        volumes: Volumes<'_>,
     ) -> Result<Begun, Problem> {
         let index = self.inventory.read();
-        let departure = self.departure(&index, vm, among, if_on, None)?;
+        let departure = self.departure(&index, vm, among, if_on, volumes)?;
         let id = Uuid::now_v7();
         let (departing, draft) = self.departing(vm, &departure, id);
         // It is asked for by those who asked for the whole, from where they did.
@@ -100,15 +103,18 @@ impl Sweeps for Evacuation {
     }
 
     fn begin(&self, control: &Control, task: &Row<TaskRecord>, vm: &Row<VmRecord>) -> Result<Begun, Problem> {
-        let if_on = IfOn {
-            settings: settings(&MoveToHost::default())?,
-            shut_down_s: self.shut_down.then_some(self.timeout_s),
-        };
-        control.begin_move(task, vm, &Among::AllBut(self.host), if_on)
+        let wish = MoveToHost { bytes_per_second: self.bytes_per_second, ..MoveToHost::default() };
+        let if_on =
+            IfOn { settings: settings(&wish)?, shut_down_s: self.shut_down.then_some(self.timeout_s) };
+        let volumes = if self.with_volumes { Volumes::MoveIfNeeded } else { Volumes::Stay };
+        control.begin_move(task, vm, &Among::AllBut(self.host), if_on, volumes)
     }
 
     fn failure(&self, _: &Index, reasons: &str) -> Option<Problem> {
         let not_moved = not_moved(&self.vms, reasons)?;
-        Some(not_moved.next("see to the reasons, and evacuate once more; --shut-down moves VMs that cannot move while they run, too"))
+        Some(not_moved.next(
+            "see to the reasons, and evacuate once more; --shut-down moves VMs that cannot move while they run, \
+             too, and --with-volumes those whose datastores no other host reaches",
+        ))
     }
 }

@@ -81,6 +81,11 @@ pub(super) fn settings(wish: &MoveToHost) -> Result<MigrationSettings, Problem> 
     Ok(MigrationSettings { more_channels, pause_ms: pause_ms.into(), bytes_per_second })
 }
 
+/// The limit of these settings, if there is one.
+pub(super) fn limit_of(settings: MigrationSettings) -> Option<Bandwidth> {
+    Bandwidth::new(settings.bytes_per_second).ok().filter(|limit| limit.get() < BANDWIDTH_MAX_BYTES)
+}
+
 /// How a VM's memory passes, whichever hosts it moves between.
 pub(super) struct ModeOf {
     pub mode: MigrationMode,
@@ -158,6 +163,11 @@ impl LiveMove {
     pub(super) fn with_volumes(self, from: DatastoreId, to: DatastoreId) -> Self {
         let volumes = LiveVolumes { from, to, handover: HandoverId::random(), failures: 0 };
         Self { volumes: Some(volumes), ..self }
+    }
+
+    /// How the memory passes: beside the volumes, if they pass, too.
+    fn settings_of_memory(&self) -> MigrationSettings {
+        if self.volumes.is_some() { self.settings.beside_volumes() } else { self.settings }
     }
 
     fn next(&self, stage: LiveStage) -> Work {
@@ -403,7 +413,7 @@ impl Control {
             // What it is, and under which keys, is what the inventory says.
             let spec = Box::new(coming.told(datastore)?);
             let offer = Offer { machine: machine.clone(), paused, spec };
-            let (settings, permit) = (live.settings, live.permit.clone()?);
+            let (settings, permit) = (live.settings_of_memory(), live.permit.clone()?);
             Some(OperationKind::Receive(Box::new(Receiving { offer, settings, permit })))
         })?;
         let listens = match operated {
@@ -434,7 +444,8 @@ impl Control {
     ) -> Result<Next, Failure> {
         let leaving = leaving(step, live);
         let operated = self.operate(&step.task, &leaving, source, |_| {
-            let (running, settings, permit) = (step.vm.generation(), live.settings, live.permit.clone()?);
+            let (running, settings) = (step.vm.generation(), live.settings_of_memory());
+            let permit = live.permit.clone()?;
             let with_volumes = live.volumes.is_some();
             let sending = Sending { running, to: relay, settings, permit, with_volumes };
             Some(OperationKind::Send(Box::new(sending)))

@@ -57,6 +57,17 @@ pub(super) struct IfOn {
     pub shut_down_s: Option<u32>,
 }
 
+/// Where the volumes of a VM are once it has moved.
+#[derive(Clone, Copy)]
+pub(super) enum Volumes<'a> {
+    /// In their datastore, which the next host reaches.
+    Stay,
+    /// In this datastore of the next host.
+    MoveTo(&'a Row<DatastoreRecord>),
+    /// In their datastore if a host fits that reaches it, and otherwise in one of another host.
+    MoveIfNeeded,
+}
+
 /// How a VM leaves its host.
 enum Way {
     /// As it is: it is off.
@@ -77,8 +88,11 @@ impl Control {
             let vm = index.find_any(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
             let vm = idle(index, vm)?;
             let among = wish.host.as_deref().map_or(Among::AllBut(vm.host), Among::Named);
-            let datastore = wish.datastore.as_deref().map(|named| find_datastore(index, Some(named)));
-            let departure = self.departure(index, vm, &among, if_on, datastore.transpose()?)?;
+            let volumes = match wish.datastore.as_deref() {
+                Some(named) => Volumes::MoveTo(find_datastore(index, Some(named))?),
+                None => Volumes::Stay,
+            };
+            let departure = self.departure(index, vm, &among, if_on, volumes)?;
             let task = self.task(id, TaskKind::VmMoveHost, vm.object(), caller);
             let (departing, draft) = self.departing(vm, &departure, id);
             let work = departure.work;
@@ -100,15 +114,14 @@ impl Control {
         (departing, draft)
     }
 
-    /// Checks that an idle VM may leave its host, and chooses the next one: of those that reach its
-    /// datastores, or the datastore to which its volumes move with it.
+    /// Checks that an idle VM may leave its host, and chooses where it goes.
     pub(super) fn departure(
         &self,
         index: &Index,
         vm: &Row<VmRecord>,
         among: &Among<'_>,
         if_on: IfOn,
-        datastore: Option<&Row<DatastoreRecord>>,
+        volumes: Volumes<'_>,
     ) -> Result<Departure, Problem> {
         let called = problems::called(vm);
         let former = self.seat_of(vm)?;
@@ -137,15 +150,23 @@ impl Control {
             }
         };
         let Some(own) = index.datastore_of(vm) else { return Err(problems::datastore_unknown(vm)) };
-        let other = datastore.filter(|datastore| datastore.id != own.id);
-        let needs = match other {
-            Some(other) => Needs { others: Vec::new(), ..needs_elsewhere(index, vm, other, former) },
-            None => needs_elsewhere(index, vm, own, former),
-        };
-        let chosen = self.choose(index, &needs, among);
-        let Choice { seat: next, reason } = match other {
-            None if !own.is_shared() => chosen.map_err(|problem| or_with_volumes(vm, problem))?,
-            _ => chosen?,
+        let in_own = || self.choose(index, &needs_elsewhere(index, vm, own, former), among);
+        let (Choice { seat: next, reason }, other) = match volumes {
+            Volumes::MoveTo(other) if other.id != own.id => {
+                (self.choose(index, &needs_in(index, vm, other, former), among)?, Some(other))
+            }
+            Volumes::MoveTo(_) | Volumes::Stay => {
+                let or_carried =
+                    |problem| if own.is_shared() { problem } else { or_with_volumes(vm, problem) };
+                (in_own().map_err(or_carried)?, None)
+            }
+            Volumes::MoveIfNeeded => match in_own() {
+                Ok(choice) => (choice, None),
+                Err(problem) => {
+                    let (choice, other) = self.choose_elsewhere(index, vm, former, among, problem)?;
+                    (choice, Some(other))
+                }
+            },
         };
         if next.id == former.id {
             let problem = problems::conflict(format!("{called} is on host {} already", former.name));
@@ -172,7 +193,8 @@ impl Control {
         let (departing, work) = match way {
             Way::Off if let Some(other) = other => {
                 may_be_carried(index, vm, former, next, other)?;
-                (next_generation(&known), Work::Carry(Box::new(carried(vm, next.id, other.id))))
+                let carried = carried(vm, next.id, other.id, if_on.settings);
+                (next_generation(&known), Work::Carry(Box::new(carried)))
             }
             Way::Off => {
                 let work = Work::Leave { to: next.id, handover: HandoverId::random(), starts: false };
@@ -453,10 +475,10 @@ fn or_with_volumes(vm: &VmRecord, problem: Problem) -> Problem {
         return problem;
     }
     let also = format!(
-        "while it is off, move its volumes with it: `strongroom vm migrate {} --to HOST --datastore DATASTORE`",
+        "move its volumes with it: `strongroom vm migrate {} --to HOST --datastore DATASTORE`",
         vm.name
     );
-    let next = problem.next_step.as_ref().map_or_else(|| also.clone(), |next| format!("{next}; or, {also}"));
+    let next = problem.next_step.as_ref().map_or_else(|| also.clone(), |next| format!("{next}; or {also}"));
     problem.next(next)
 }
 
@@ -472,6 +494,16 @@ impl From<Problem> for NotAwaited {
     fn from(problem: Problem) -> Self {
         Self::Refused(problem)
     }
+}
+
+/// What a VM needs of a host to whose datastore its volumes move with it.
+pub(super) fn needs_in<'a>(
+    index: &'a Index,
+    vm: &'a Row<VmRecord>,
+    other: &'a Row<DatastoreRecord>,
+    former: &'a HostSeat,
+) -> Needs<'a> {
+    Needs { others: Vec::new(), ..needs_elsewhere(index, vm, other, former) }
 }
 
 /// What a VM needs of another host than its own.

@@ -256,7 +256,8 @@ impl Control {
         )
     }
 
-    fn must_have_room(&self, index: &Index, host: Uuid, more_bytes: u64) -> Result<(), Problem> {
+    /// Checks that a host has memory for VMs with so many bytes more.
+    pub(super) fn must_have_room(&self, index: &Index, host: Uuid, more_bytes: u64) -> Result<(), Problem> {
         let Some(seat) = self.seat(host).filter(|_| more_bytes > 0) else { return Ok(()) };
         let total = seat.seen().state.as_ref().map_or(0, |state| state.memory_bytes);
         let placed = placed_bytes(index, host);
@@ -297,6 +298,11 @@ fn does_not_reach(seat: &HostSeat, datastore: &DatastoreRecord) -> Problem {
         .next(format!("`strongroom datastore add-host {} --host {}`", datastore.name, seat.name))
 }
 
+/// What a host says of the datastore at this path.
+pub(super) fn told_of<'a>(state: &'a protocol::Host, path: &str) -> Option<&'a protocol::Datastore> {
+    state.datastores.iter().find(|told| told.path == Path::new(path))
+}
+
 /// Checks that a host says that it can use a datastore, which is at this path there.
 fn must_be_ready(
     seat: &HostSeat,
@@ -304,7 +310,7 @@ fn must_be_ready(
     datastore: &DatastoreRecord,
     path: &str,
 ) -> Result<(), Problem> {
-    let told = state.datastores.iter().find(|told| told.path == Path::new(path));
+    let told = told_of(state, path);
     let is_ready =
         |told: &protocol::Datastore| told.id == Some(datastore.id) && told.state == DatastoreState::Ready;
     if told.is_some_and(is_ready) {

@@ -11,8 +11,8 @@ use strongroom_host::protocol::{
     OperationId, RunningMachine, SnapshotChange, TicketId, VolumeFacts,
 };
 use strongroom_types::{
-    DatastoreId, IoLimits, KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeId,
-    VolumeSize,
+    Bandwidth, DatastoreId, IoLimits, KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName,
+    VmId, VolumeId, VolumeSize,
 };
 use uuid::Uuid;
 
@@ -538,6 +538,9 @@ pub struct Carried {
     pub to_datastore: DatastoreId,
     /// By which the copy there is known as this attempt's.
     pub handover: HandoverId,
+    /// How fast the volumes may pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<Bandwidth>,
     /// What is done next.
     pub stage: CarriedStage,
     /// How often that has failed.
@@ -683,6 +686,12 @@ pub struct Evacuation {
     pub shut_down: bool,
     /// How long each guest has to shut down, in seconds.
     pub timeout_s: u32,
+    /// Whether volumes move with VMs whose datastores no other host reaches.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_volumes: bool,
+    /// How fast each VM passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<Bandwidth>,
     /// The VMs of the host. What has moved is found at other hosts, so it is only counted.
     #[serde(flatten)]
     pub vms: Sweep,

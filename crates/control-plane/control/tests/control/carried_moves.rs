@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use strongroom_api::host::EvacuateHost;
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{CreateVm, MoveToHost, PowerState, StopVm};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_host::migration::Place;
+use strongroom_types::Bandwidth;
 
 use crate::live_moves::events_of;
 use crate::moves::{ended, no_violations, start, stays_on, to};
@@ -273,4 +275,115 @@ fn a_copy_of_an_earlier_attempt_is_not_the_vm() {
     assert_eq!(site.others[0].lock().vms[&id].generation, generation, "it is as it was last");
     start(&site, &control, 5, "web1");
     no_violations(&site);
+}
+
+#[test]
+fn what_passes_keeps_to_the_limit_of_the_move_and_memory_beside_volumes_to_half_of_it() {
+    const LIMIT: u64 = 100 << 20;
+    let (site, control) = apart();
+    let limited = |host: &str, datastore: &str| MoveToHost {
+        bytes_per_second: Some(Bandwidth::new(LIMIT).unwrap()),
+        ..with(host, datastore)
+    };
+    let told = || site.hosts().iter().flat_map(|(_, host)| std::mem::take(&mut host.lock().limits)).collect();
+    let moved = |request, wish: &MoveToHost| -> Vec<(&'static str, Option<u64>)> {
+        let task = control.move_to_host(&caller(request), "web1", wish).unwrap();
+        let task = ended(&site, &control, &task);
+        assert_eq!(task.state, TaskState::Done, "{task:?}");
+        told()
+    };
+    assert_eq!(moved(1, &limited("host2", "far")), [("fetch", Some(LIMIT))]);
+    assert_eq!(moved(2, &with("host1", "near")), [("fetch", None)]);
+    start(&site, &control, 3, "web1");
+    let mut live = moved(4, &limited("host2", "far"));
+    live.sort_unstable();
+    let half = Some(LIMIT / 2);
+    assert_eq!(live, [("fetch_live", Some(LIMIT)), ("receive", half), ("send", half)]);
+}
+
+/// Three hosts, each with a datastore of its own, and the VMs `web1`, which runs, `web2`, and
+/// `safe1`, which has a TPM.
+fn three_apart() -> (Site, Control) {
+    let site = Site::with_others(2);
+    let control = site.control().unwrap();
+    assert!(settle_down(&site, &control));
+    for (request, name, host) in [(900, "near", "host1"), (901, "far", "host2"), (902, "farther", "host3")] {
+        control.add_datastore(&caller(request), &datastore(name, host)).unwrap();
+    }
+    control.create_vm(&caller(903), &in_near("web1")).unwrap();
+    control.create_vm(&caller(904), &in_near("web2")).unwrap();
+    let tpm = CreateVm { datastore: Some("near".to_owned()), ..stays_on("safe1", "host1") };
+    control.create_vm(&caller(905), &tpm).unwrap();
+    assert!(settle_down(&site, &control));
+    start(&site, &control, 906, "web1");
+    (site, control)
+}
+
+fn evacuated(site: &Site, control: &Control, request: u64, with_volumes: bool) -> Problem {
+    let how = EvacuateHost { with_volumes, ..EvacuateHost::default() };
+    let task = control.evacuate_host(&caller(request), "host1", &how).unwrap();
+    ended(site, control, &task).error.unwrap()
+}
+
+#[test]
+fn an_evacuation_takes_volumes_along_if_that_is_asked_for_to_where_the_most_is_free() {
+    let (site, control) = three_apart();
+    site.others[0].lock().free_bytes = 200 << 30;
+    site.others[1].lock().free_bytes = 300 << 30;
+    let problem = evacuated(&site, &control, 1, false);
+    assert!(problem.message.contains("3 VMs could not be moved, and 0 were"), "{problem}");
+    assert!(problem.next_step.as_ref().unwrap().contains("--with-volumes"), "{problem}");
+    assert_eq!(place(&control), of("host1", "near"));
+    let problem = evacuated(&site, &control, 2, true);
+    assert!(problem.message.contains("1 VM could not be moved, and 2 were: VM safe1"), "{problem}");
+    assert!(problem.message.contains("datastore farther: VM safe1 has a TPM"), "{problem}");
+    assert_eq!(place(&control), of("host3", "farther"));
+    let web1 = control.show_vm("web1").unwrap();
+    assert_eq!(web1.summary.power, PowerState::Running);
+    assert!(site.others[1].lock().works(web1.summary.id), "it was not shut down");
+    no_violations(&site);
+}
+
+#[test]
+fn volumes_go_where_they_are_expected_to_fit_and_hosts_have_the_memory() {
+    let (site, control) = three_apart();
+    let disk_bytes = control.show_vm("web1").unwrap().disks[0].size_bytes;
+    // What is on its way to a datastore counts there: the second VM goes to the other one.
+    site.others[0].lock().free_bytes = 2 * disk_bytes;
+    site.others[1].lock().free_bytes = 2 * disk_bytes + 1;
+    assert!(settle_down(&site, &control));
+    evacuated(&site, &control, 1, true);
+    let mut datastores = ["web1", "web2"].map(|name| control.show_vm(name).unwrap().summary.datastore);
+    datastores.sort_unstable();
+    assert_eq!(datastores, ["far", "farther"]);
+    no_violations(&site);
+
+    let (site, control) = three_apart();
+    let gold = serde_json::from_str(r#"{"name":"gold","rules":{}}"#).unwrap();
+    control.create_policy(&caller(1), &gold).unwrap();
+    let kept = CreateVm { policy: Some("gold".to_owned()), ..in_near("kept1") };
+    control.create_vm(&caller(2), &kept).unwrap();
+    assert!(settle_down(&site, &control));
+    let demands = serde_json::from_str(r#"{"rules":{"losses_survived":1}}"#).unwrap();
+    control.set_policy(&caller(3), "gold", &demands).unwrap();
+    let problem = evacuated(&site, &control, 4, true);
+    for part in ["VM kept1: no host fits", "its volumes must outlive 1 losses of storage, and datastore far"]
+    {
+        assert!(problem.message.contains(part), "{part}: {problem}");
+    }
+    assert_eq!(host_of(&control, "kept1"), "host1");
+
+    let (site, control) = three_apart();
+    site.others[0].lock().free_bytes = 0;
+    site.others[1].lock().memory_bytes = 0;
+    assert!(settle_down(&site, &control));
+    let problem = evacuated(&site, &control, 1, true);
+    assert!(problem.message.contains("3 VMs could not be moved, and 0 were"), "{problem}");
+    for part in ["datastore far: it has room for 0B", "datastore farther: host host3"] {
+        assert!(problem.message.contains(part), "{part}: {problem}");
+    }
+    maintenance(&control, "host2", true);
+    let problem = evacuated(&site, &control, 2, true);
+    assert!(problem.message.contains("host2 is in maintenance"), "{problem}");
+    assert_eq!(place(&control), of("host1", "near"));
 }

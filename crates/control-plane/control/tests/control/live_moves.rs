@@ -355,7 +355,7 @@ fn an_evacuation_moves_what_runs_and_shuts_down_only_what_cannot() {
         start(&site, &control, 10 + number as u64, name);
     }
     let evacuated = |request, shut_down| {
-        let how = EvacuateHost { shut_down, timeout_s: Some(5) };
+        let how = EvacuateHost { shut_down, timeout_s: Some(5), ..EvacuateHost::default() };
         let task = control.evacuate_host(&caller(request), "host1", &how).unwrap();
         ended(&site, &control, &task)
     };

@@ -262,7 +262,7 @@ fn a_move_that_is_cancelled_leaves_the_vm_on_one_host() {
 }
 
 fn evacuated(site: &Site, control: &Control, request: u64, shut_down: bool) -> Result<Task, Problem> {
-    let how = EvacuateHost { shut_down, timeout_s: Some(5) };
+    let how = EvacuateHost { shut_down, timeout_s: Some(5), ..EvacuateHost::default() };
     control.evacuate_host(&caller(request), "host1", &how).map(|task| ended(site, control, &task))
 }
 
@@ -342,7 +342,7 @@ fn is_evacuation_killed_at(moments: i64) -> bool {
     }
     assert!(settle_down(&site, &control));
     start(&site, &control, 8, "web1");
-    let how = EvacuateHost { shut_down: true, timeout_s: Some(5) };
+    let how = EvacuateHost { shut_down: true, timeout_s: Some(5), ..EvacuateHost::default() };
     let task = control.evacuate_host(&caller(9), "host1", &how).unwrap();
     site.fuse.set(moments);
     let killed = !settle_down(&site, &control);

@@ -624,8 +624,15 @@ fn a_move_to_another_host_takes_migrate_and_an_evacuation_what_its_steps_take() 
     for lacking in [&mut mover, &mut changer] {
         assert_eq!(lacking.post("/v1/hosts/host1/evacuate", &json!({})).code(), "forbidden");
     }
+    let with_volumes = json!({ "with_volumes": true });
+    let refused = evacuator.post("/v1/hosts/host1/evacuate", &with_volumes);
+    assert_eq!(refused.code(), "forbidden", "{}", refused.body);
     let evacuated = evacuator.post("/v1/hosts/host1/evacuate", &json!({}));
     assert_eq!(evacuated.status, 202, "{}", evacuated.body);
+    // The former evacuation may still be under way, which is said to those only who may evacuate.
+    let mut placer = with("placer", &["view", "configure", "power", "migrate", "create"]);
+    let placed = placer.post("/v1/hosts/host1/evacuate", &with_volumes);
+    assert!(placed.status == 202 || placed.code() == "busy", "{}", placed.body);
 }
 
 #[test]

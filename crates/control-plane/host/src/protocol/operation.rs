@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{KekId, ProviderKey, SnapshotId, VmId, VolumeId, VolumeSize};
+use strongroom_types::{Bandwidth, KekId, ProviderKey, SnapshotId, VmId, VolumeId, VolumeSize};
 use strongroom_vm::{DiskName, MacAddress};
 
 use super::disk_change::{DiskChange, MoveStep};
@@ -213,6 +213,9 @@ pub enum OperationKind {
         handover: HandoverId,
         /// Where they are.
         from: Box<VolumesElsewhere>,
+        /// How fast they may come.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes_per_second: Option<Bandwidth>,
     },
     /// Deletes the directory that this host has of a VM of another host: which has
     /// [left](Self::Leave) for one that has [fetched](Self::Fetch) its volumes, or was fetched and

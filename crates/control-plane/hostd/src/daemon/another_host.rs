@@ -18,6 +18,7 @@ use strongroom_host::protocol::{
 use strongroom_host::vm_directory::{VmRecord, delete_vm, has_handover};
 use strongroom_host::vm_lock::VmLock;
 use strongroom_serving::{relay, shake_hands_with};
+use strongroom_types::Bandwidth;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -38,13 +39,14 @@ pub async fn fetch(
     spec: VmSpec,
     handover: HandoverId,
     from: VolumesElsewhere,
+    bytes_per_second: Option<Bandwidth>,
 ) -> Outcome {
     must_be_elsewhere(hostd, job)?;
     fits(hostd, &spec).await?;
     let (theirs, wanted) = (Arc::clone(hostd), spec.clone());
     blocking(move || remove_other_attempt(&theirs, &wanted, handover)).await??;
     let socket = connect(hostd.port.as_ref(), &from).await?;
-    let task = Task::FetchVolumes { spec: Box::new(spec.clone()), handover };
+    let task = Task::FetchVolumes { spec: Box::new(spec.clone()), handover, bytes_per_second };
     let volumes = do_job(hostd, job, task, vec![socket]).await?;
     learn(hostd, &spec).await?;
     Ok(Some(OperationOutcome::Volumes(volumes)))

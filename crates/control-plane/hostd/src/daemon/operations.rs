@@ -119,8 +119,8 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         }
         OperationKind::Leave { spec, handover } => leave(hostd, job, *spec, handover).await,
         OperationKind::Arrive { spec, handover } => arrive(hostd, job, *spec, handover).await,
-        OperationKind::Fetch { spec, handover, from } => {
-            another_host::fetch(hostd, job, *spec, handover, *from).await
+        OperationKind::Fetch { spec, handover, from, bytes_per_second } => {
+            another_host::fetch(hostd, job, *spec, handover, *from, bytes_per_second).await
         }
         OperationKind::RemoveCopy { spec } => another_host::remove_copy(hostd, job, *spec).await,
         OperationKind::Offer => live_moves::offer(hostd, job).await,

@@ -36,6 +36,14 @@ pub struct MigrationSettings {
     pub bytes_per_second: u64,
 }
 
+impl MigrationSettings {
+    /// The settings of memory and volumes that pass at the same time: each has half of the limit.
+    #[must_use]
+    pub fn beside_volumes(self) -> Self {
+        Self { bytes_per_second: self.bytes_per_second.div_ceil(2), ..self }
+    }
+}
+
 /// How far a migration is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MigrationPhase {

@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use strongroom_datastore::file::storage::is_gone;
@@ -19,6 +20,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_streams::{GivenVolume, LayerTaken, RestPart, VolumeTaker, VolumesError};
+use strongroom_worker::{Pace, Throttle};
 
 use super::{CONFIGURATION, MovingVolume, check_moves};
 use crate::keys::VmKeys;
@@ -30,6 +32,32 @@ const WELCOME_WITHIN: Duration = Duration::from_secs(120);
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 pub(super) type Taker = VolumeTaker<UnixStream, UnixStream>;
+
+/// The way from the other host.
+pub(super) struct Way {
+    pub taker: Taker,
+    pub limit: Limit,
+}
+
+/// How fast layers that are asked for come.
+pub(super) struct Limit {
+    throttle: Throttle,
+    pace: Pace,
+}
+
+impl Limit {
+    /// No limit is `None`.
+    pub fn new(bytes_per_second: Option<u64>) -> Self {
+        Self { throttle: Throttle { bytes_per_second, ..Throttle::default() }, pace: Pace::default() }
+    }
+
+    /// Waits until more may come, after so many bytes.
+    fn came(&mut self, bytes: usize) {
+        self.pace.end(bytes as u64, None);
+        thread::sleep(self.pace.pause(self.throttle, false, Instant::now()));
+        self.pace.begin(None);
+    }
+}
 
 /// Fetches the volumes of a VM into the directory `staged`. What an earlier attempt has left there
 /// is used where it is the same. An error of `tell` ends it. Returns the VM's record, with its
@@ -43,25 +71,27 @@ pub fn fetch(
     spec: &VmSpec,
     staged: &Path,
     from: UnixStream,
+    bytes_per_second: Option<u64>,
     mut tell: impl FnMut(Progress) -> Result<(), Problem>,
 ) -> Result<VmRecord, Problem> {
     check_moves(spec)?;
-    let mut taker = begin(from)?;
-    let record = record(&mut taker, spec)?;
+    let mut way = begin(from, bytes_per_second)?;
+    let record = record(&mut way.taker, spec)?;
     let names = names(spec, &record);
-    fetch_all(keys, spec, staged, &names, &mut taker, &mut tell)?;
-    taker.end().map_err(way_problem)?;
+    fetch_all(keys, spec, staged, &names, &mut way, &mut tell)?;
+    way.taker.end().map_err(way_problem)?;
     Ok(record)
 }
 
 /// Waits until the other host gives the volumes.
-pub(super) fn begin(from: UnixStream) -> Result<Taker, Problem> {
+pub(super) fn begin(from: UnixStream, bytes_per_second: Option<u64>) -> Result<Way, Problem> {
     from.set_nonblocking(false).map_err(Problem::system)?;
     from.set_read_timeout(Some(WELCOME_WITHIN)).map_err(Problem::system)?;
     welcomed(&from)?;
     // A layer may have long stretches that are read there, and nothing passes.
     from.set_read_timeout(None).map_err(Problem::system)?;
-    Ok(VolumeTaker::new(from.try_clone().map_err(Problem::system)?, from))
+    let taker = VolumeTaker::new(from.try_clone().map_err(Problem::system)?, from);
+    Ok(Way { taker, limit: Limit::new(bytes_per_second) })
 }
 
 /// The name of a volume, and whether the VM needs it.
@@ -73,12 +103,12 @@ pub(super) fn fetch_all(
     spec: &VmSpec,
     staged: &Path,
     names: &[Named],
-    taker: &mut Taker,
+    way: &mut Way,
     tell: &mut dyn FnMut(Progress) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
     let mut all_bytes = 0_u64;
     for (name, is_needed) in names {
-        match taker.volume(name).map_err(way_problem)? {
+        match way.taker.volume(name).map_err(way_problem)? {
             Some(given) => all_bytes = all_bytes.saturating_add(allocated(&given)),
             None if *is_needed => {
                 let message = format!("the other host has no volume {name} of VM {}", spec.name);
@@ -90,13 +120,13 @@ pub(super) fn fetch_all(
     let mut done_bytes = 0;
     for (name, _) in names {
         let Some(moving) = MovingVolume::named(spec, name) else { continue };
-        let Some(given) = taker.volume(name).map_err(way_problem)? else { continue };
+        let Some(given) = way.taker.volume(name).map_err(way_problem)? else { continue };
         let volume_bytes = allocated(&given);
         let mut told = |bytes: u64| {
             tell(Progress::new(done_bytes + bytes.min(volume_bytes), all_bytes, ProgressUnit::Bytes))
         };
         told(0)?;
-        fetch_volume(keys, &moving, &staged.join(name), given, taker, &mut told)?;
+        fetch_volume(keys, &moving, &staged.join(name), given, way, &mut told)?;
         done_bytes += volume_bytes;
     }
     Ok(())
@@ -182,7 +212,7 @@ fn fetch_volume(
     moving: &MovingVolume<'_>,
     place: &Path,
     given: GivenVolume,
-    taker: &mut Taker,
+    way: &mut Way,
     tell: &mut dyn FnMut(u64) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
     let kek = moving.hold_key(keys, place)?;
@@ -194,7 +224,7 @@ fn fetch_volume(
         watch.look(|| tell(progress.done_bytes).err());
         if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let mut source = Elsewhere::asked(taker, place);
+    let mut source = Elsewhere::asked(way, place);
     let copied = arriving.copy(&mut source, &mut report);
     match source.came(copied, watch.halted)? {
         Some(_) => Ok(arriving.take_place().map(drop)?),
@@ -225,7 +255,7 @@ pub(super) fn sent(given: GivenVolume) -> SentVolume {
 
 /// The layers on the other host.
 pub(super) struct Elsewhere<'a> {
-    taker: &'a mut Taker,
+    way: &'a mut Way,
     place: &'a Path,
     /// Whether the layers are asked for, or follow unasked.
     follows: bool,
@@ -237,8 +267,8 @@ pub(super) struct Elsewhere<'a> {
 
 impl<'a> Elsewhere<'a> {
     /// Layers that are asked for.
-    pub fn asked(taker: &'a mut Taker, place: &'a Path) -> Self {
-        Self { taker, place, follows: false, trouble: None, changes: false }
+    pub fn asked(way: &'a mut Way, place: &'a Path) -> Self {
+        Self { way, place, follows: false, trouble: None, changes: false }
     }
 
     /// What a copy of these layers has come to, which was ended if it was `halted`; `None` if a
@@ -258,9 +288,9 @@ impl<'a> Elsewhere<'a> {
         }
     }
 
-    /// Layers of the rest, which follow unasked.
-    pub fn following(taker: &'a mut Taker, place: &'a Path) -> Self {
-        Self { follows: true, ..Self::asked(taker, place) }
+    /// Layers of the rest, which follow unasked, and without a limit: a guest waits for them.
+    pub fn following(way: &'a mut Way, place: &'a Path) -> Self {
+        Self { follows: true, ..Self::asked(way, place) }
     }
 }
 
@@ -291,15 +321,19 @@ impl LayerSource for Elsewhere<'_> {
         };
         let not_received =
             |reason: String| DatastoreError::NotReceived { path: self.place.to_owned(), reason };
+        let (taker, limit) = (&mut self.way.taker, &mut self.way.limit);
         let mut piece = |part: u8, offset: u64, content: &[u8]| {
+            if !self.follows {
+                limit.came(content.len());
+            }
             let part =
                 LayerPart::of_number(part).ok_or(VolumesError::Malformed("no layer has such a part"))?;
             take(&LayerPiece { part, offset, content }).map_err(Failed::Volume)
         };
         let taken = match self.follows {
-            false => self.taker.layer(layer.id, left_there.as_ref(), &mut piece),
-            true => match self.taker.rest_part() {
-                Ok(RestPart::Layer(follows)) if follows == layer.id => self.taker.content(&mut piece),
+            false => taker.layer(layer.id, left_there.as_ref(), &mut piece),
+            true => match taker.rest_part() {
+                Ok(RestPart::Layer(follows)) if follows == layer.id => taker.content(&mut piece),
                 Ok(_) => Err(VolumesError::Malformed("another layer follows").into()),
                 Err(error) => Err(error.into()),
             },
@@ -328,4 +362,61 @@ pub(super) fn way_problem(error: VolumesError) -> Problem {
         VolumesError::Malformed(_) | VolumesError::Refused(_) => "not_given",
     };
     Problem::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use strongroom_streams::{Asked, VolumeGiver};
+
+    use super::*;
+
+    const LAYER: &str = r#"{"id":"7f2c1d4e-0a57-4f0e-9a5b-3c9d2b1e0f66","parent":null,"epochs":[]}"#;
+    static PIECE: [u8; 64 << 10] = [7; 64 << 10];
+    const PIECES: u64 = 4;
+
+    /// Reads a layer of four pieces from a host that has it, and returns how long that took.
+    fn read(bytes_per_second: u64, follows: bool) -> Duration {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (done, is_done) = channel();
+        let layer: LayerRecord = serde_json::from_str(LAYER).unwrap();
+        let id = layer.id;
+        thread::spawn(move || {
+            let mut giver = VolumeGiver::new(theirs.try_clone().unwrap(), theirs);
+            match follows {
+                true => giver.rest_of_layer(id).unwrap(),
+                false => {
+                    assert_eq!(giver.next_asked().unwrap(), Asked::Layer { layer: id, left_there: None })
+                }
+            }
+            (0..PIECES).for_each(|at| giver.data(0, at * PIECE.len() as u64, &PIECE).unwrap());
+            giver.layer(&[0; 32]).unwrap();
+        });
+        thread::spawn(move || {
+            let taker = VolumeTaker::new(ours.try_clone().unwrap(), ours);
+            let mut way = Way { taker, limit: Limit::new(Some(bytes_per_second)) };
+            let mut source = match follows {
+                true => Elsewhere::following(&mut way, Path::new("/there")),
+                false => Elsewhere::asked(&mut way, Path::new("/there")),
+            };
+            let (began, mut taken) = (Instant::now(), 0);
+            let mut take = |piece: &LayerPiece<'_>| {
+                taken += piece.content.len() as u64;
+                Ok(ControlFlow::Continue(()))
+            };
+            source.read(&layer, None, &mut take).unwrap().unwrap();
+            assert_eq!(taken, PIECES * PIECE.len() as u64);
+            done.send(began.elapsed()).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(300)).expect("the layer does not come")
+    }
+
+    /// It takes as long as the limit says, on however fast a machine. What a guest waits for is not
+    /// held back: at a byte a second it would take three days.
+    #[test]
+    fn layers_that_are_asked_for_keep_to_the_limit_and_what_follows_does_not() {
+        assert!(read(1 << 20, false) >= Duration::from_millis(240));
+        read(1, true);
+    }
 }

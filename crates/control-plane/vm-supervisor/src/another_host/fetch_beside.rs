@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use strongroom_datastore::file::{ArrivingVolume, Descriptor, InUse, RelocateProgress};
 use strongroom_host::protocol::{
-    Disk, DiskName, OwnVolume, Problem, Progress, ProgressUnit, VmSpec, VolumeFacts,
+    Disk, DiskName, MigrationSettings, OwnVolume, Problem, Progress, ProgressUnit, VmSpec, VolumeFacts,
 };
 use strongroom_host::served::served;
 use strongroom_host::vm_directory::VmRecord;
@@ -26,7 +26,7 @@ use strongroom_streams::{GivenVolume, Rest, RestPart, VolumesError};
 use strongroom_worker::Rounds;
 
 use super::fetch::{
-    Elsewhere, Taker, begin, begin_volume, fetch_all, names_of_record, record, sent, way_problem,
+    Elsewhere, Limit, Way, begin, begin_volume, fetch_all, names_of_record, record, sent, way_problem,
 };
 use super::{MovingVolume, check_moves};
 use crate::disks::attest;
@@ -45,7 +45,8 @@ pub trait FetchesBeside {
 }
 
 /// Fetches the volumes of a VM into its directory, which is there, and its lists of snapshots and
-/// dumps. Returns what the volumes are when the other host has closed them.
+/// dumps. Returns what the volumes are when the other host has closed them. Once the memory passes,
+/// too, the two share the limit; what follows at the end, while the guest stands still, has none.
 ///
 /// # Errors
 /// As [`fetch`](super::fetch). What has arrived stays for the next attempt.
@@ -53,23 +54,25 @@ pub fn fetch_beside(
     keys: &VmKeys,
     spec: &VmSpec,
     from: UnixStream,
+    settings: MigrationSettings,
     main: &dyn FetchesBeside,
 ) -> Result<Vec<VolumeFacts>, Problem> {
     check_moves(spec)?;
-    let mut taker = begin(from)?;
-    let record = record(&mut taker, spec)?;
-    fetch_all(keys, spec, &spec.directory(), &names_of_record(&record), &mut taker, &mut |progress| {
+    let mut way = begin(from, Some(settings.bytes_per_second))?;
+    let record = record(&mut way.taker, spec)?;
+    fetch_all(keys, spec, &spec.directory(), &names_of_record(&record), &mut way, &mut |progress| {
         main.tell(progress)
     })?;
     let wanted = served(spec).into_iter().map(|disk| Wanted::new(keys, spec, disk));
     let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
-    let mut volumes = Volumes { keys, spec, main, taker, passed_bytes: Cell::new(0), arriving: Vec::new() };
+    let mut volumes = Volumes { keys, spec, main, way, passed_bytes: Cell::new(0), arriving: Vec::new() };
     let mut rounds = Rounds::before(u64::MAX);
     while rounds.go_on(volumes.round(&wanted)?) {}
+    volumes.way.limit = Limit::new(Some(settings.beside_volumes().bytes_per_second));
     main.nearly_there(volumes.descriptors());
     loop {
         volumes.forget_others()?;
-        match volumes.taker.rest().map_err(way_problem)? {
+        match volumes.way.taker.rest().map_err(way_problem)? {
             Rest::Grown => drop(volumes.round(&wanted)?),
             Rest::Closed => break,
         }
@@ -103,7 +106,7 @@ struct Volumes<'a> {
     keys: &'a VmKeys,
     spec: &'a VmSpec,
     main: &'a dyn FetchesBeside,
-    taker: Taker,
+    way: Way,
     /// What has passed of all volumes.
     passed_bytes: Cell<u64>,
     arriving: Vec<(&'a Wanted, ArrivingVolume<'a>)>,
@@ -115,7 +118,7 @@ impl<'a> Volumes<'a> {
         let mut written_bytes = 0_u64;
         for wanted in wanted {
             let Wanted { disk, place, kek } = wanted;
-            let given = self.taker.volume(disk.name.as_str()).map_err(way_problem)?;
+            let given = self.way.taker.volume(disk.name.as_str()).map_err(way_problem)?;
             let given = given.ok_or_else(|| {
                 let message = format!("the other host has no volume {} of VM {}", disk.name, self.spec.name);
                 Problem::new("missing_volume", message)
@@ -136,7 +139,7 @@ impl<'a> Volumes<'a> {
             };
             let left_bytes = self.arriving.iter().map(|(_, arriving)| arriving.left().bytes).sum();
             let passage = Passage { main: self.main, passed_bytes: &self.passed_bytes, left_bytes };
-            let source = Elsewhere::asked(&mut self.taker, place);
+            let source = Elsewhere::asked(&mut self.way, place);
             written_bytes += passage.copy(&mut self.arriving[at].1, source)?;
         }
         Ok(written_bytes)
@@ -154,7 +157,7 @@ impl<'a> Volumes<'a> {
     /// Takes what follows after the volumes were closed. Each has its name then.
     fn take_rest(&mut self) -> Result<(), Problem> {
         loop {
-            match self.taker.rest_part().map_err(way_problem)? {
+            match self.way.taker.rest_part().map_err(way_problem)? {
                 RestPart::Volume(name, given) => self.take_rest_of(&name, given)?,
                 RestPart::Layer(_) => return Err(malformed("a layer of no volume follows")),
                 RestPart::End if self.arriving.is_empty() => return Ok(()),
@@ -184,7 +187,7 @@ impl<'a> Volumes<'a> {
     fn take_rest_into(&mut self, mut arriving: ArrivingVolume<'_>, place: PathBuf) -> Result<(), Problem> {
         let left_bytes = arriving.left().bytes;
         let passage = Passage { main: self.main, passed_bytes: &self.passed_bytes, left_bytes };
-        passage.copy(&mut arriving, Elsewhere::following(&mut self.taker, &place))?;
+        passage.copy(&mut arriving, Elsewhere::following(&mut self.way, &place))?;
         Ok(arriving.take_place().map(drop)?)
     }
 }

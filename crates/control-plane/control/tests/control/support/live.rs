@@ -51,6 +51,14 @@ impl HostInside {
         let passing = std::sync::Arc::clone(&self.storage.lock().passing);
         let mut passing = passing.0.lock();
         let attempt = request.generation;
+        let settings = match &request.kind {
+            OperationKind::FetchLive(fetching) => Some(fetching.settings),
+            OperationKind::Receive(receiving) => Some(receiving.settings),
+            OperationKind::Send(sending) => Some(sending.settings),
+            _ => None,
+        };
+        let limit = settings.map(|settings| (request.kind.name(), Some(settings.bytes_per_second)));
+        self.limits.extend(limit);
         match &request.kind {
             OperationKind::Offer => {
                 let vm = self.vms.get(&id).filter(|vm| VmGeneration(vm.generation) == attempt);

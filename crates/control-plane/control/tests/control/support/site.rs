@@ -30,8 +30,8 @@ use strongroom_host::protocol::{
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{
-    CephMount, CephName, CephUser, DatastoreId, KeyRequestId, ProviderKey, ProviderName, Redundancy, Secrecy,
-    SnapshotId, VmId, VolumeId, VolumeSize,
+    Bandwidth, CephMount, CephName, CephUser, DatastoreId, KeyRequestId, ProviderKey, ProviderName,
+    Redundancy, Secrecy, SnapshotId, VmId, VolumeId, VolumeSize,
 };
 use uuid::Uuid;
 
@@ -320,6 +320,8 @@ pub struct HostInside {
     /// Why datastores cannot be used at present, by their paths.
     pub missing: BTreeMap<PathBuf, String>,
     pub free_bytes: u64,
+    /// The orders that had a limit, or could have had one, and the limit, in bytes per second.
+    pub limits: Vec<(&'static str, Option<u64>)>,
     /// What the pools of all its datastores on clusters outlive.
     pub redundancy: Option<Redundancy>,
     pub memory_bytes: u64,
@@ -618,6 +620,7 @@ impl HostInside {
             redundancy: None,
             datastores: BTreeMap::new(),
             free_bytes: 900 << 30,
+            limits: Vec::new(),
             memory_bytes: 64 << 30,
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: true },
             topology: Topology::default(),
@@ -961,7 +964,10 @@ impl HostInside {
             OperationKind::Arrive { spec, handover } => {
                 self.arrive(id, request.generation.0, spec, *handover).map(|()| None)
             }
-            OperationKind::Fetch { spec, handover, .. } => self.fetch_off(id, request, spec, *handover),
+            OperationKind::Fetch { spec, handover, bytes_per_second, .. } => {
+                self.limits.push(("fetch", bytes_per_second.map(Bandwidth::get)));
+                self.fetch_off(id, request, spec, *handover)
+            }
             OperationKind::RemoveCopy { spec } => {
                 self.remove_copy(id, request.generation, spec).map(|()| None)
             }
