@@ -284,7 +284,7 @@ measure-migrations: build ## live migration beside QEMU's own ways, and what a g
 	STRONGROOM_NULL_CIPHER=1 cargo build --release --package strongroom-migrate --example null_relays
 	@$(programs)/strongroom-lab migrate --program $(programs)/strongroom --relays $(programs)/examples/relays --null-relays $(programs)/examples/null_relays
 
-measure-moves: build ## moves of a volume beside copies of the same file, with and without reading them back; as root, on a quiet machine, some five minutes
+measure-moves: build ## moves of a volume beside copies of the same file, with and without reading them back; and a guest while its volume moves; as root, on a quiet machine, some ten minutes
 	cargo build --release --package strongroom-lab
 	@scripts/measure-moves $(programs)/strongroom-lab $(programs)/strongroom
 

@@ -123,9 +123,11 @@ fn chains_are_read_and_written_and_merged_beside_others() {
     assert_eq!(found.goals.len(), 4);
     let found = measure(&scratch, &config, Part::Merge);
     assert_eq!(lines(&found.directory.join("samples.jsonl")).len(), 4);
-    let found = measure(&scratch, &config, Part::Reencrypt);
-    assert_eq!(lines(&found.directory.join("samples.jsonl")).len(), 4);
-    assert_eq!(found.goals.len(), 2);
+    for part in [Part::Reencrypt, Part::Move] {
+        let found = measure(&scratch, &config, part);
+        assert_eq!(lines(&found.directory.join("samples.jsonl")).len(), 4);
+        assert_eq!(found.goals.len(), 2);
+    }
 }
 
 #[test]

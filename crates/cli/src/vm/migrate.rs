@@ -44,8 +44,8 @@ pub struct MigrateArguments {
     #[arg(long, value_name = "MS")]
     pause_ms: Option<u32>,
 
-    /// Most bytes a second of memory and volumes together, such as 100M; 1M to 64G [default: what the
-    /// network gives]
+    /// Most bytes a second of memory and volumes together, such as 100M; 1M to 64G [default: what
+    /// the network gives]
     #[arg(long, value_name = "SIZE")]
     bandwidth: Option<Bandwidth>,
 

@@ -44,6 +44,7 @@ mod rekey;
 mod room;
 mod seal;
 mod serial;
+mod slowdown;
 mod snapshots;
 mod starter;
 mod starting;

@@ -65,7 +65,7 @@ pub use reencrypt::{
 };
 pub use relocate::{
     ChangedPlace, NotMoved, NotServed, PARKED_MAX, PlaceKeeper, Rounds, ServedCopy, ServedDeparture,
-    copy_served, copy_volume,
+    bytes_per_second, copy_served, copy_volume,
 };
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

@@ -25,13 +25,15 @@ const SNAPSHOTS_MAX: usize = 8;
 /// takes; the speed of reads through 8 layers, of writes right after a snapshot, and of a guest
 /// while layers are merged. Beside qcow2 with LUKS. Of re-encryption: the speed of a guest while
 /// the data keys of its volume are renewed (reencrypt), and of a volume that nobody uses (rewrite).
-/// Disks, of 7 GiB at most, are made in the directory and deleted; an interrupted run goes on where
-/// it was. Needs root, qemu-img and qemu-storage-daemon.
+/// Of moves: the speed of a guest while its volume moves to another directory (move). Disks, of
+/// 7 GiB at most, are made in the directory and deleted; an interrupted run goes on where it was.
+/// Needs root, qemu-img and qemu-storage-daemon.
 #[derive(Args)]
 #[command(after_help = "Examples:
   strongroom-lab snapshots
   strongroom-lab snapshots gap --volumes 16 --depths 4 --rounds 20
   strongroom-lab snapshots reencrypt rewrite --rounds 12
+  strongroom-lab snapshots move
   strongroom-lab snapshots --quick")]
 pub struct Arguments {
     /// What to measure.

@@ -29,8 +29,8 @@
 //! - [`seats`], [`joining`]: the hosts, and machines that become hosts. [`datastores`]: what they
 //!   reach. [`placement`]: the choice of a VM's host, [`boards`]: what VMs have of hosts' QEMU.
 //!   [`maintenance`]: hosts that take no VMs.
-//! - [`moves`], [`evacuate`]: VMs that move to other hosts. [`elsewhere`]: the choice of a datastore
-//!   for one whose volumes move with it. [`strays`]: VMs that run where they do not belong.
+//! - [`moves`], [`evacuate`]: VMs that move to other hosts. [`elsewhere`]: the choice of a
+//!   datastore for one whose volumes move with it. [`strays`]: VMs that run where they do not belong.
 //! - [`groups`]: snapshots of several VMs at one instant.
 //! - [`backups`]: backups of the inventory. [`restored`]: VMs whose record is from one.
 //! - [`capacity`]: what datastores had, and when they will be full.

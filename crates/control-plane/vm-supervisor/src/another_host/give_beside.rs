@@ -20,17 +20,16 @@ use strongroom_host::protocol::{Disk, OwnVolume, Problem, VmSpec};
 use strongroom_host::served::served;
 use strongroom_keys::Kek;
 use strongroom_streams::{Asked, Rest, VolumesError};
-use strongroom_types::{
-    BANDWIDTH_MAX_BYTES, BANDWIDTH_MIN_BYTES, Bandwidth, BandwidthLimit, IoLimits, display_bytes,
-};
+use strongroom_types::display_bytes;
 use strongroom_worker::control::Peer;
 use strongroom_worker::supervise::LimitPage;
-use strongroom_worker::{MergeError, ServedDeparture, ServedError, ServedVolume, Throttle};
+use strongroom_worker::{MergeError, ServedDeparture, ServedError, ServedVolume, Throttle, bytes_per_second};
 
 use super::give::{Giver, Giving, Trouble, answer, give_layer, given, pass_layer, read_closed};
 use super::{MovingVolume, check_moves};
 use crate::keys::VmKeys;
 use crate::rekey::reencryption::merge_new_top;
+use crate::slowdown::Slowdown;
 
 /// How often it is looked whether the guest has written much.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
@@ -72,7 +71,7 @@ impl GivenBeside {
         let (state, ours) = (Arc::<State>::default(), client.try_clone().map_err(Problem::system)?);
         let theirs = Arc::clone(&state);
         let work = move || {
-            let slowdown = Slowdown { page: limits, own: spec.limits };
+            let slowdown = Slowdown::new(limits, spec.limits);
             let beside = Beside { giving: Giving { spec: &spec, keys: &keys }, state: &theirs, slowdown };
             if let Err(problem) = beside.run(client, &is_closed) {
                 tracing::warn!("VM {}: its volumes are not given: {problem}", spec.name);
@@ -142,33 +141,6 @@ struct Beside<'a> {
     slowdown: Slowdown,
 }
 
-/// Slows the disks of a guest down that writes faster than its disks pass, until it is dropped.
-struct Slowdown {
-    page: Arc<LimitPage>,
-    /// What limits them otherwise.
-    own: IoLimits,
-}
-
-impl Slowdown {
-    /// `passed` is how fast the last round has passed, of so many before.
-    fn after(&self, rounds: u32, passed: u64) {
-        // Whatever passes, the guest gets half of it, and less with each round that is not enough.
-        let bytes = passed.checked_shr(rounds).unwrap_or_default();
-        let bytes = bytes.clamp(BANDWIDTH_MIN_BYTES, BANDWIDTH_MAX_BYTES);
-        let own = self.own.bandwidth.map_or(BANDWIDTH_MAX_BYTES, |limit| limit.bytes_per_second.get());
-        if let Ok(bytes_per_second) = Bandwidth::new(bytes.min(own)) {
-            let bandwidth = Some(BandwidthLimit { bytes_per_second, burst_bytes: None });
-            self.page.set(IoLimits { bandwidth, ..self.own });
-        }
-    }
-}
-
-impl Drop for Slowdown {
-    fn drop(&mut self) {
-        self.page.set(self.own);
-    }
-}
-
 /// How fast a round passes.
 struct Round {
     began: Instant,
@@ -178,8 +150,7 @@ struct Round {
 
 impl Round {
     fn bytes_per_second(&self, passed_bytes: u64) -> u64 {
-        let passed = passed_bytes - self.before_bytes;
-        (passed as f64 / self.began.elapsed().as_secs_f64().max(0.001)) as u64
+        bytes_per_second(passed_bytes - self.before_bytes, self.began.elapsed())
     }
 }
 
@@ -375,35 +346,5 @@ fn not_given(path: &std::path::Path, error: ServedError) -> Problem {
     match error {
         ServedError::Rewrite(MergeError::Datastore(error)) => error.into(),
         error => Problem::new("not_given", format!("{} is not given: {error}", path.display())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use strongroom_worker::supervise::limit_page;
-
-    use super::*;
-
-    #[test]
-    fn a_guest_is_slowed_down_more_with_each_round_and_no_further_than_it_may() {
-        const MIB: u64 = 1 << 20;
-        let limited = |bytes| IoLimits {
-            bandwidth: Some(BandwidthLimit {
-                bytes_per_second: Bandwidth::new(bytes).unwrap(),
-                burst_bytes: None,
-            }),
-            ..IoLimits::NONE
-        };
-        for own in [IoLimits::NONE, limited(30 * MIB)] {
-            let page = limit_page(own).unwrap();
-            let slowdown = Slowdown { page: Arc::clone(&page), own };
-            for (rounds, expected) in [(1, 50 * MIB), (2, 25 * MIB), (7, MIB), (200, MIB)] {
-                slowdown.after(rounds, 100 * MIB);
-                let most = own.bandwidth.map_or(u64::MAX, |limit| limit.bytes_per_second.get());
-                assert_eq!(page.limits(), limited(expected.min(most)), "after {rounds}");
-            }
-            drop(slowdown);
-            assert_eq!(page.limits(), own);
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! Moves a disk of a running VM, beside its guest.
 //!
 //! ```text
-//! the layers that take no writes any more are copied, in rounds (`copy_served`)
+//! the layers that take no writes any more are copied, in rounds (`copy_served`); a guest that writes
+//! as fast as they are copied is slowed down
 //!     -> hostd has recorded that the switch begins, and gives the open record
 //!     -> the volume is closed, and its worker keeps QEMU's session -> the rest is copied
 //!     -> the copy has the volume's name -> the record says so: that is the decision
@@ -35,6 +36,7 @@ use super::{Places, STAYS, not_copied};
 use crate::disks::no_such_disk;
 use crate::keys::VmKeys;
 use crate::rekey::reencryption::{Watch, merge_new_top};
+use crate::slowdown::Slowdown;
 use crate::starter::Starter;
 use crate::volumes::VolumeHost;
 
@@ -101,7 +103,8 @@ impl RunningMove<'_> {
                 (self.is_given_up)()
             });
         };
-        let ready = self.copy(&places, main, records, &stop, &mut report);
+        let slowdown = Slowdown::new(Arc::clone(self.limits), self.vm.limits);
+        let ready = self.copy(&places, main, records, &slowdown, &stop, &mut report);
         match (ready, watch.halted) {
             (Ok((copy, record)), _) => self.switch(&places, main, copy, record),
             (Err(_), Some(given_up)) => Err(given_up),
@@ -119,6 +122,7 @@ impl RunningMove<'_> {
         places: &'p Places<'_>,
         main: &dyn MovesDisk,
         records: &Receiver<File>,
+        slowdown: &Slowdown,
         stop: &AtomicBool,
         report: &mut dyn FnMut(RelocateProgress),
     ) -> Result<(ServedCopy<'p>, File), Problem> {
@@ -128,6 +132,15 @@ impl RunningMove<'_> {
         let throttle = Throttle::default();
         let mut copy =
             copy_served(served, &places.to, &options, throttle, stop, report).map_err(not_copied)?;
+        let mut slow = |round, passed| {
+            tracing::info!(
+                "VM {}: its guest writes as fast as {} is copied: slower",
+                self.vm.name,
+                self.moved.disk
+            );
+            slowdown.after(round, passed);
+        };
+        copy.catch_up(throttle, stop, report, &mut slow).map_err(not_copied)?;
         main.copied()?;
         let until = Instant::now() + SWITCHED_WITHIN;
         loop {

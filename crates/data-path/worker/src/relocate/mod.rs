@@ -22,7 +22,7 @@ use crate::transfer::TransferError;
 
 pub use self::departing::ServedDeparture;
 pub use self::rounds::Rounds;
-pub use self::served::{ServedCopy, copy_served};
+pub use self::served::{ServedCopy, bytes_per_second, copy_served};
 pub use self::sessions::{ChangedPlace, NotMoved, NotServed, PARKED_MAX, PlaceKeeper};
 
 /// Copies the volume at `from` to where it will be at `to`, or goes on with that: the log is

@@ -40,8 +40,13 @@ impl Rounds {
         self.done += 1;
         let before = std::mem::replace(&mut self.left_bytes, left_bytes);
         let shrinks = left_bytes as f64 <= before as f64 * SHRINKS_TO;
-        self.done < ROUNDS_MAX && left_bytes > LITTLE_BYTES && shrinks
+        self.done < ROUNDS_MAX && !is_little(left_bytes) && shrinks
     }
+}
+
+/// Whether so much is copied with the clients away.
+pub(super) fn is_little(left_bytes: u64) -> bool {
+    left_bytes <= LITTLE_BYTES
 }
 
 /// Whether clients have written so much since the last round that another one is due.

@@ -6,18 +6,20 @@
 //! ```
 //!
 //! What is copied does not change any more, so the last step alone keeps clients waiting. Each
-//! round leaves a layer, which a later merge removes.
+//! round leaves a layer, which a later merge removes. Clients that write as fast as it is copied
+//! can be slowed down for further rounds ([`ServedCopy::catch_up`]).
 
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{
     CopiedVolume, LeftToRelocate, RelocateOptions, RelocateProgress, Relocation, RelocationBeside,
     begin_relocation_beside, describe,
 };
 
-use super::rounds::{Rounds, has_grown, has_layers_free, keeps_changing, put_new_top};
+use super::rounds::{Rounds, has_grown, has_layers_free, is_little, keeps_changing, put_new_top};
 use super::{copy_rest, settle};
 use crate::beside::{Beside, Patience, ServedError, ServedVolume};
 use crate::control::Client;
@@ -39,7 +41,13 @@ pub struct ServedCopy<'a> {
     pub(super) beside: RelocationBeside<'a>,
     copied: CopiedVolume,
     left: LeftToRelocate,
+    /// How fast the last round has passed.
+    bytes_per_second: u64,
 }
+
+/// The rounds for which clients are slowed down. Then they write hardly anything, or the copy
+/// passes hardly at all.
+const SLOWED_ROUNDS_MAX: u32 = 8;
 
 /// Copies the volume that is served to where it will be at `to`, apart from what clients write
 /// last. The job leaves clients what the throttle says of their speed. It stops when `stop` is set.
@@ -58,7 +66,8 @@ pub fn copy_served<'a>(
 ) -> Result<ServedCopy<'a>, ServedError> {
     let beside = begin_relocation_beside(served.path, to, options)?;
     let left = beside.left()?;
-    let mut copy = ServedCopy { served, options: *options, beside, copied: CopiedVolume::default(), left };
+    let copied = CopiedVolume::default();
+    let mut copy = ServedCopy { served, options: *options, beside, copied, left, bytes_per_second: 0 };
     let mut rounds = Rounds::before(copy.left.bytes);
     loop {
         let ended = copy.round_unless_ended(throttle, stop, report)? == Exposure::Ended;
@@ -77,6 +86,31 @@ impl<'a> ServedCopy<'a> {
     /// What is copied when the exposure has ended, if nothing more is written.
     pub fn left(&self) -> LeftToRelocate {
         self.left
+    }
+
+    /// Goes on with rounds as long as clients write as fast as they pass. Before each, `slow` is to
+    /// slow the clients down: it gets the number of the round, from one, and how fast the last one
+    /// has passed, in bytes per second.
+    ///
+    /// # Errors
+    /// As [`copy_served`].
+    pub fn catch_up(
+        &mut self,
+        throttle: Throttle,
+        stop: &AtomicBool,
+        report: &mut dyn FnMut(RelocateProgress),
+        slow: &mut dyn FnMut(u32, u64),
+    ) -> Result<(), ServedError> {
+        for round in 1..=SLOWED_ROUNDS_MAX {
+            if is_little(self.left.bytes) || !has_layers_free(self.served.path)? {
+                break;
+            }
+            slow(round, self.bytes_per_second);
+            if self.round_unless_ended(throttle, stop, report)? == Exposure::Ended {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Copies again what clients have written since, if that has become much.
@@ -143,7 +177,8 @@ impl<'a> ServedCopy<'a> {
     ) -> Result<(), ServedError> {
         let served = self.served;
         let LeftToRelocate { layers: left_layers, bytes: left_bytes } = self.left;
-        let before = RelocateProgress { done_bytes: self.copied.read_bytes, left_bytes, left_layers };
+        let (began, before_bytes) = (Instant::now(), self.copied.read_bytes);
+        let before = RelocateProgress { done_bytes: before_bytes, left_bytes, left_layers };
         let mut patience = Patience::new(served.path, stop, before, report, keeps_changing);
         put_new_top(served, self.options.least_generation, &mut patience)?;
         let mut pace = Beside::new(served, throttle, stop);
@@ -161,11 +196,18 @@ impl<'a> ServedCopy<'a> {
             self.left = self.beside.left()?;
             // Others wait for a merge.
             if self.left.layers <= 1 {
+                let bytes = self.copied.read_bytes - before_bytes;
+                self.bytes_per_second = bytes_per_second(bytes, began.elapsed());
                 return Ok(());
             }
             patience.pause()?;
         }
     }
+}
+
+/// How fast so much has passed.
+pub fn bytes_per_second(bytes: u64, within: Duration) -> u64 {
+    (bytes as f64 / within.as_secs_f64().max(0.001)) as u64
 }
 
 fn sum(one: CopiedVolume, other: CopiedVolume) -> CopiedVolume {

@@ -8,6 +8,7 @@
 
 mod vhost_user;
 
+use std::cell::Cell;
 use std::io::{self, PipeWriter};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,6 +60,10 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("a_guest_goes_on_at_the_volumes_new_place", a_guest_goes_on_at_the_volumes_new_place),
         trial(
+            "clients_that_write_as_fast_as_they_are_copied_are_slowed_down_until_little_is_left",
+            clients_that_write_as_fast_as_they_are_copied_are_slowed_down_until_little_is_left,
+        ),
+        trial(
             "a_move_that_does_not_come_about_leaves_guest_and_volume_where_they_were",
             a_move_that_does_not_come_about_leaves_guest_and_volume_where_they_were,
         ),
@@ -77,13 +82,13 @@ struct Site {
 }
 
 impl Site {
-    fn new() -> Self {
+    fn new(volume_bytes: u64) -> Self {
         let site =
             Self { here: tempfile::tempdir().unwrap(), there: tempfile::tempdir_in("/dev/shm").unwrap() };
         let kek = kek();
         let protection = Protection::Encrypted(&kek);
         let options = CreateOptions {
-            size: VolumeSize::new(VOLUME_BYTES).unwrap(),
+            size: VolumeSize::new(volume_bytes).unwrap(),
             provisioning: Provisioning::Thin,
             protection,
             log_bytes: None,
@@ -276,20 +281,111 @@ fn options(kek: &Kek) -> RelocateOptions<'_> {
     RelocateOptions { protection: Protection::Encrypted(kek), lock_wait: DEADLINE, least_generation: 0 }
 }
 
-fn copy<'a>(path: &'a Path, to: &Path, kek: &'a Kek) -> ServedCopy<'a> {
+fn copy<'a>(
+    path: &'a Path,
+    to: &Path,
+    kek: &'a Kek,
+    report: &mut dyn FnMut(RelocateProgress),
+) -> ServedCopy<'a> {
     let served = ServedVolume { path, supervisor: Peer::Trusted };
     let going_on = AtomicBool::new(false);
-    let throttle = Throttle { clients_keep: 0.try_into().unwrap(), ..Throttle::default() };
-    copy_served(served, to, &options(kek), throttle, &going_on, &mut |_| {}).unwrap()
+    copy_served(served, to, &options(kek), unthrottled(), &going_on, report).unwrap()
+}
+
+fn unthrottled() -> Throttle {
+    Throttle { clients_keep: 0.try_into().unwrap(), ..Throttle::default() }
+}
+
+/// A client that overwrites the volume, piece by piece, as far as it may.
+struct Writer {
+    may: Arc<AtomicU64>,
+    written: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+impl Writer {
+    const PIECE: u64 = 512 << 10;
+    const ENDS: u64 = u64::MAX;
+
+    fn start(socket: &Path, volume_bytes: u64) -> Self {
+        let (may, written) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        let (may_write, has_written, socket) = (Arc::clone(&may), Arc::clone(&written), socket.to_owned());
+        let thread = std::thread::spawn(move || {
+            let mut front_end = FrontEnd::connect(&socket, BASIC | FLUSHES);
+            let mut driver = front_end.start(0, 0);
+            driver.set_content(0, &vec![7; Self::PIECE as usize]);
+            loop {
+                let written = has_written.load(Ordering::SeqCst);
+                match may_write.load(Ordering::SeqCst) {
+                    Self::ENDS => break,
+                    may if written >= may => std::thread::yield_now(),
+                    _ => {
+                        let at = written % volume_bytes;
+                        assert_eq!(driver.run(OUT, at / 512, Self::PIECE as u32), 0);
+                        has_written.fetch_add(Self::PIECE, Ordering::SeqCst);
+                    }
+                }
+            }
+        });
+        Self { may, written, thread }
+    }
+
+    /// Waits until it has written so much more.
+    fn write(&self, more: u64) {
+        let may = self.may.fetch_add(more, Ordering::SeqCst) + more;
+        while self.written.load(Ordering::SeqCst) < may {
+            assert!(!self.thread.is_finished(), "the writer has failed");
+            std::thread::yield_now();
+        }
+    }
+
+    fn end(self) {
+        self.may.store(Self::ENDS, Ordering::SeqCst);
+        self.thread.join().unwrap();
+    }
+}
+
+fn clients_that_write_as_fast_as_they_are_copied_are_slowed_down_until_little_is_left() {
+    const BYTES: u64 = 128 * MIB;
+    let (site, kek) = (Site::new(BYTES), kek());
+    let (from, to) = (site.from(), site.to());
+    let served = Served::run(site.serve(&from));
+    let writer = Writer::start(&site.socket(), BYTES);
+    writer.write(BYTES);
+    // As much as is copied, until it is slowed down; each time to half of that.
+    let (slowed, done_bytes) = (Cell::new(0), Cell::new(0));
+    let mut report = |progress: RelocateProgress| {
+        let more = progress.done_bytes.saturating_sub(done_bytes.replace(progress.done_bytes));
+        writer.write(more >> slowed.get());
+    };
+    let mut copy = copy(&from, &to, &kek, &mut report);
+    let before_bytes = copy.left().bytes;
+    assert!(before_bytes > 64 * MIB, "it has written as much as was copied: {before_bytes}");
+    let mut slow = |round: u32, bytes_per_second: u64| {
+        assert!(bytes_per_second > 0);
+        assert_eq!(slowed.replace(round), round - 1);
+    };
+    let going_on = AtomicBool::new(false);
+    copy.catch_up(unthrottled(), &going_on, &mut report, &mut slow).unwrap();
+    let left_bytes = copy.left().bytes;
+    println!("{before_bytes} bytes were left, and {left_bytes} after {} slower rounds", slowed.get());
+    assert!(left_bytes <= 32 * MIB && slowed.get() >= 1, "{left_bytes} after {}", slowed.get());
+    let standby = served.release();
+    let mut keeper = Keeper { records: true, recorded: Vec::new() };
+    let ChangedPlace { supervisor, moved, .. } = copy.change_place(standby, &mut keeper, PARKED_MAX).unwrap();
+    moved.unwrap();
+    let served = Served::run(supervisor);
+    writer.end();
+    served.end();
 }
 
 fn a_guest_goes_on_at_the_volumes_new_place() {
-    let (site, kek) = (Site::new(), kek());
+    let (site, kek) = (Site::new(VOLUME_BYTES), kek());
     let (from, to) = (site.from(), site.to());
     let served = Served::run(site.serve(&from));
     let guest = Guest::start(&site.socket());
     guest.wait_for_more(60);
-    let copy = copy(&from, &to, &kek);
+    let copy = copy(&from, &to, &kek, &mut |_| {});
     guest.wait_for_more(30);
     let standby = served.release();
     let mut keeper = Keeper { records: true, recorded: Vec::new() };
@@ -314,13 +410,13 @@ fn a_guest_goes_on_at_the_volumes_new_place() {
 }
 
 fn a_move_that_does_not_come_about_leaves_guest_and_volume_where_they_were() {
-    let (site, kek) = (Site::new(), kek());
+    let (site, kek) = (Site::new(VOLUME_BYTES), kek());
     let (from, to) = (site.from(), site.to());
     let mut served = Served::run(site.serve(&from));
     let guest = Guest::start(&site.socket());
     guest.wait_for_more(60);
     for (records, within) in [(false, PARKED_MAX), (true, Duration::ZERO)] {
-        let copy = copy(&from, &to, &kek);
+        let copy = copy(&from, &to, &kek, &mut |_| {});
         guest.wait_for_more(20);
         let standby = served.release();
         let mut keeper = Keeper { records, recorded: Vec::new() };

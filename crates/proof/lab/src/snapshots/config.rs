@@ -35,6 +35,8 @@ pub enum Part {
     Merge,
     /// The speed of a guest while the data keys of its volume are renewed.
     Reencrypt,
+    /// The speed of a guest while its volume moves to another directory.
+    Move,
     /// How fast a volume that nobody uses is rewritten under new data keys.
     Rewrite,
 }
@@ -52,6 +54,7 @@ impl Part {
             Self::After => "after",
             Self::Merge => "merge",
             Self::Reencrypt => "reencrypt",
+            Self::Move => "move",
             Self::Rewrite => "rewrite",
         }
     }

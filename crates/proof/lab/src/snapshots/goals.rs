@@ -4,9 +4,10 @@ use super::after::{OURS, PEER};
 use super::chains::{CHAIN, CHAIN_OF_PIECES, FLAT, RANDOM, SEQUENTIAL};
 use super::create::EXPOSED;
 use super::gap::ENCRYPTED;
+use super::jobs::Job;
 use super::merge::MERGING;
 use super::pairs::{Pooled, signed};
-use super::{reencrypt, rewrite};
+use super::rewrite;
 use crate::first_writes::figures::{Figures, Spread};
 use crate::first_writes::result::{FileSystemResult, Phase};
 use crate::markdown::write_table;
@@ -22,7 +23,7 @@ const AFTER_UNTIL_FULL: f64 = 0.8;
 const AFTER_ALL: f64 = 0.55;
 const AFTER_OF_PEER: f64 = 2.0;
 const MERGE_OF_RESTING: f64 = 0.8;
-const REENCRYPTION_OF_RESTING: f64 = 0.8;
+const JOB_OF_RESTING: f64 = 0.8;
 const REWRITING_OF_COPY: f64 = 0.85;
 
 /// A goal, and how far from it we are.
@@ -104,9 +105,9 @@ pub fn of_merges(report: &Report) -> Vec<Goal> {
     ratios(report, MERGING, "IOPS while layers are merged", MERGE_OF_RESTING)
 }
 
-/// Of a guest during a re-encryption.
-pub fn of_reencryption(report: &Report) -> Vec<Goal> {
-    ratios(report, reencrypt::REWRITTEN, "IOPS while data keys are renewed", REENCRYPTION_OF_RESTING)
+/// Of a guest during a job.
+pub fn of_job(report: &Report, job: Job) -> Vec<Goal> {
+    ratios(report, job.name(), &format!("IOPS {}", job.name()), JOB_OF_RESTING)
 }
 
 /// Of a re-encryption that has the machine to itself.

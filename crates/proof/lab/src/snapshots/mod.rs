@@ -6,7 +6,8 @@
 //! - [`chains`]: the speed of reads through many layers.
 //! - [`after`]: the speed of writes right after a snapshot.
 //! - [`merge`]: the speed of a guest while layers are merged.
-//! - [`reencrypt`]: the same while data keys are renewed; [`rewrite`]: how fast that is.
+//! - [`jobs`]: the same while data keys are renewed, or the volume moves; [`rewrite`]: how fast
+//!   data keys are renewed.
 //! - [`config`]: sizes and rounds; [`run`]: the order of the work, and its files; [`goals`]: what
 //!   was to be reached.
 //!
@@ -19,9 +20,9 @@ pub mod config;
 pub mod create;
 pub mod gap;
 pub mod goals;
+pub mod jobs;
 pub mod merge;
 pub mod pairs;
-pub mod reencrypt;
 pub mod rewrite;
 pub mod run;
 pub mod windows;

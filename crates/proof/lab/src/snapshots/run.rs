@@ -9,8 +9,9 @@ use std::sync::Arc;
 use super::config::{Part, SnapshotsConfig};
 use super::gap::Group;
 use super::goals::{self, Goal};
+use super::jobs::Job;
 use super::pairs::{self, PairFile, pooled};
-use super::{after, chains, create, gap, merge, reencrypt, rewrite};
+use super::{after, chains, create, gap, jobs, merge, rewrite};
 use crate::datapath::comparison::{finish, now, unfinished};
 use crate::first_writes::report::Tables;
 use crate::study::{Machine, Report, ReportSettings, Store, Study, SubjectError, Workload, version_of};
@@ -66,10 +67,11 @@ pub fn run(
                 files.measure(&mut merge::study(config)?, &merge::report_settings(), &nothing)?;
             end(&found, &place, goals::of_merges(&found))
         }
-        Part::Reencrypt => {
-            let mut study = reencrypt::study(config)?;
-            let (found, place) = files.measure(&mut study, &reencrypt::report_settings(), &nothing)?;
-            end(&found, &place, goals::of_reencryption(&found))
+        Part::Reencrypt | Part::Move => {
+            let job = if part == Part::Move { Job::Move } else { Job::Renewal };
+            let (found, place) =
+                files.measure(&mut jobs::study(job, config)?, &jobs::report_settings(), &nothing)?;
+            end(&found, &place, goals::of_job(&found, job))
         }
         Part::Rewrite => {
             let (found, place) =
