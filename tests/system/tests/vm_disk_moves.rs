@@ -116,3 +116,38 @@ fn a_disk_of_a_running_vm_moves_to_another_datastore_and_back() {
         assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
     }
 }
+
+/// Its guest writes faster than the rest could be copied while it waits.
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn a_disk_moves_although_its_guest_overwrites_it_all_the_time() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    for name in ["slow", "fast"] {
+        scratch.make_directory(name);
+        serving.runs(&format!("datastore add {name} {name}"));
+    }
+    serving.runs(&format!("vm create web1 --datastore slow --memory 256M --net none --disk 512M {guest}"));
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run("dd if=/dev/urandom of=piece bs=1M count=8 2>&1; sha256sum piece");
+    console.session.run(
+        "(while [ ! -e enough ]; do for at in $(seq 0 63); do \
+         dd if=piece of=/dev/vda bs=1M seek=$((at * 8)) oflag=direct conv=notrunc 2>/dev/null || touch failed; \
+         done; done; touch over) &",
+    );
+    let moved = serving.runs("vm disk move web1 disk0 --to fast");
+    assert!(moved.contains("disk0 of web1 is in datastore fast"), "{moved}");
+    console
+        .session
+        .run("touch enough; while [ ! -e over ]; do sleep 1; done; ls failed 2>&1 | grep -c 'No such'");
+    let pieces = "for at in $(seq 0 63); do dd if=/dev/vda bs=1M skip=$((at * 8)) count=8 iflag=direct 2>/dev/null | \
+                  sha256sum; done | sort -u | wc -l";
+    console.session.ask(pieces, "1");
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    assert_eq!(serving.vm("web1")["disks"][0]["datastore"], "fast");
+}

@@ -30,7 +30,8 @@
 //!   reach. [`placement`]: the choice of a VM's host, [`boards`]: what VMs have of hosts' QEMU.
 //!   [`maintenance`]: hosts that take no VMs.
 //! - [`moves`], [`evacuate`]: VMs that move to other hosts. [`elsewhere`]: the choice of a
-//!   datastore for one whose volumes move with it. [`strays`]: VMs that run where they do not belong.
+//!   datastore for one whose volumes move with it. [`strays`]: VMs that run where they
+//!   do not belong.
 //! - [`groups`]: snapshots of several VMs at one instant.
 //! - [`backups`]: backups of the inventory. [`restored`]: VMs whose record is from one.
 //! - [`capacity`]: what datastores had, and when they will be full.
