@@ -1,5 +1,7 @@
 // The page in Chromium, against a real `strongroom serve`.
 import assert from "node:assert/strict";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { launch, picture, signIn, violations, Window } from "./browser.mjs";
 import { makeEstate, SCREENS } from "./screens.mjs";
@@ -145,6 +147,9 @@ inWindow(
     await page.getByLabel("Type made to confirm").fill("made");
     await submit.click();
     await page.getByText("Revert made to before").waitFor(SOON);
+    // A task that has not begun when somebody looks is not shown either.
+    const { items } = await serving.asks("GET", "/v1/tasks?limit=1");
+    await serving.asks("GET", `/v1/tasks/${items[0].id}?wait_s=60`);
     await page.waitForFunction(
       () => document.querySelector(".note-notice .meter, .note .button") === null,
     );
@@ -295,6 +300,71 @@ inWindow("tabs share one stream of events, and both show what happens", async (w
   await serving.does("POST", "/v1/vms/gamma/stop", { force: true });
   await other.getByRole("row", { name: /gamma/ }).getByText("Off").waitFor(SOON);
   assert.equal(streams, 1, "it goes on with one when the first is closed");
+});
+
+inWindow("what is deleted elsewhere is gone in every tab, and is not asked for", async (window) => {
+  const small = { memory_bytes: 64 * 1024 ** 2, disks: [{ size_bytes: 8 * 1024 ** 2 }], nics: [] };
+  for (const name of ["brief", "short"]) await serving.does("POST", "/v1/vms", { ...small, name });
+  mkdirSync(join(serving.place, "spare"));
+  for (const [path, body] of /** @type {const} */ ([
+    ["/v1/networks", { name: "brief-lan" }],
+    ["/v1/policies", { name: "brief-rules", rules: {} }],
+    ["/v1/datastores", { name: "brief-store", path: join(serving.place, "spare") }],
+  ]))
+    await serving.does("POST", path, body);
+  await serving.asks("POST", "/v1/placement-groups", { name: "brief-group", keep: "apart" });
+  const vm = await serving.asks("GET", "/v1/vms/brief");
+  const volume = vm.disks[0].volume;
+  const list = await window.signedIn("/vms");
+  await list.getByRole("link", { name: "brief", exact: true }).waitFor(SOON);
+  await list.getByRole("link", { name: "short", exact: true }).waitFor(SOON);
+  const tabs = [];
+  for (const address of [
+    "/vms/brief",
+    `/vms/${vm.id}/snapshots`,
+    `/disks/${volume}`,
+    "/networks/brief-lan",
+    "/policies/brief-rules",
+    "/datastores/brief-store",
+    "/placement-groups/brief-group",
+  ]) {
+    const tab = await window.tab(address);
+    await tab.getByRole("heading", { level: 1 }).waitFor(SOON);
+    await tab.waitForFunction(() => document.querySelector(".waiting") === null);
+    assert.equal(await tab.getByText("No such page").count(), 0, address);
+    tabs.push(tab);
+  }
+  const asked = /** @type {string[]} */ ([]);
+  for (const path of [
+    "/v1/vms/brief",
+    "/v1/vms/short",
+    "/v1/networks/brief-lan",
+    "/v1/policies/brief-rules",
+    "/v1/datastores/brief-store",
+  ])
+    await serving.does("DELETE", path);
+  await serving.asks("DELETE", "/v1/placement-groups/brief-group");
+  for (const tab of tabs) await tab.getByRole("heading", { name: "No such page" }).waitFor(SOON);
+  for (const name of ["brief", "short"])
+    await list.getByRole("link", { name, exact: true }).waitFor({ ...SOON, state: "detached" });
+  // Later events do not ask for it either.
+  window.context.on("request", (request) => asked.push(new URL(request.url()).pathname));
+  await serving.does("PATCH", "/v1/vms/alpha", { notes: "after the deletions" });
+  const events = await window.tab("/events");
+  await events.getByText("VM alpha").first().waitFor(SOON);
+  await list.bringToFront();
+  assert.deepEqual(
+    asked.filter(
+      (path) => /brief|short/.test(path) || path.includes(vm.id) || path.includes(volume),
+    ),
+    [],
+  );
+  // Another one with the name of one that is gone is shown.
+  await serving.does("POST", "/v1/vms", { ...small, name: "brief" });
+  await tabs[0]?.getByRole("heading", { level: 1, name: "brief" }).waitFor(SOON);
+  await list.getByRole("link", { name: "brief", exact: true }).waitFor(SOON);
+  await serving.does("DELETE", "/v1/vms/brief");
+  await tabs[0]?.getByRole("heading", { name: "No such page" }).waitFor(SOON);
 });
 
 inWindow("a session that ends in the middle of a form loses nothing", async (window) => {
