@@ -176,6 +176,57 @@ inWindow(
   },
 );
 
+inWindow(
+  "a VM is made with bounds to grow to, a processor, a group and a frontend",
+  async (window) => {
+    await serving.asks("POST", "/v1/placement-groups", { name: "spread", keep: "apart" });
+    const page = await window.signedIn("/vms/new");
+    await page.getByLabel("Name", { exact: true }).fill("grows");
+    await page.getByLabel("Memory", { exact: true }).fill("256");
+    await page.getByLabel("Memory: unit").selectOption("MiB");
+    await page.getByLabel("Disk 0", { exact: true }).fill("8");
+    await page.getByLabel("Disk 0: unit").selectOption("MiB");
+    await page.getByLabel("Network", { exact: true }).selectOption("");
+    const mostCpus = page.getByLabel("Most processors while it runs");
+    await mostCpus.fill("1");
+    await page.getByText("At least the 2 that it is started with.").waitFor();
+    await mostCpus.fill("9999");
+    await page.getByText("At most 240.").waitFor();
+    await mostCpus.fill("4");
+    const mostMemory = page.getByRole("textbox", { name: "Most memory while it runs" });
+    await mostMemory.fill("128");
+    await page.getByLabel("Most memory while it runs: unit").selectOption("MiB");
+    await page.getByText("At least the 256 MiB that it is started with.").waitFor();
+    await mostMemory.fill("512");
+    await page.getByLabel("Processor that the guest sees").fill("x".repeat(65));
+    await page.getByText("At most 64 characters.").waitFor();
+    await page.getByLabel("Processor that the guest sees").fill("qemu64");
+    await page.getByLabel("Placement group").selectOption("spread");
+    await page.getByLabel("How the guest reaches its disks").selectOption("nbd");
+    assert.deepEqual(await violations(page), []);
+    await page.getByText("What this does").click();
+    const line = (await page.locator(".code-line code").first().textContent()) ?? "";
+    assert.equal(
+      line,
+      "strongroom vm create grows --cpus 2 --memory 256M --max-cpus 4 --max-memory 512M --processor qemu64 --disk 8M --frontend nbd --net none --placement-group spread",
+    );
+    await page.getByRole("button", { name: "Create", exact: true }).click();
+    await page.getByRole("heading", { name: "grows" }).waitFor(SOON);
+    const { items } = await serving.asks("GET", "/v1/tasks?limit=1");
+    await serving.asks("GET", `/v1/tasks/${items[0].id}?wait_s=60`);
+    const made = await serving.asks("GET", "/v1/vms/grows");
+    assert.deepEqual(made.growth, { max_cpus: 4, max_memory_bytes: 512 * 1024 ** 2 });
+    assert.equal(made.processor, "qemu64");
+    assert.equal(made.disks[0].frontend, "nbd");
+    const group = await serving.asks("GET", "/v1/placement-groups/spread");
+    assert.deepEqual(
+      group.vms.map((/** @type {any} */ { name }) => name),
+      ["grows"],
+    );
+    await serving.does("DELETE", "/v1/vms/grows");
+  },
+);
+
 inWindow("the command that is shown does what the button does", async (window) => {
   const page = await window.signedIn("/vms/beta");
   await page.getByRole("button", { name: "Snapshot" }).click(SOON);
