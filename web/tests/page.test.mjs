@@ -146,8 +146,9 @@ inWindow(
     assert.ok(await submit.isDisabled(), "nothing is discarded without its name");
     await page.getByLabel("Type made to confirm").fill("made");
     await submit.click();
-    await page.getByText("Revert made to before").waitFor(SOON);
-    // A task that has not begun when somebody looks is not shown either.
+    // The dialog has the same words; when it is gone, there is a task, which may not be shown yet.
+    await page.getByRole("dialog").waitFor({ ...SOON, state: "detached" });
+    await page.getByText("Revert made to before").first().waitFor(SOON);
     const { items } = await serving.asks("GET", "/v1/tasks?limit=1");
     await serving.asks("GET", `/v1/tasks/${items[0].id}?wait_s=60`);
     await page.waitForFunction(
