@@ -72,12 +72,9 @@ export class Window {
     page.on("console", (message) => {
       if (isElsewhere()) return;
       const { url } = message.location();
-      // Whether a VM that has changed is still there is known from the answer alone.
-      const isLook =
-        /\/v1\/vms\/[0-9a-f]{8}-[0-9a-f-]{27}$/.test(url) && message.text().includes("404");
       // The program's own page, in the place of which web/dist is shown, has other assets.
       const isOther = IS_DIST && url.includes("/assets/") && message.text().includes("404");
-      if (["error", "warning"].includes(message.type()) && !isLook && !isOther)
+      if (["error", "warning"].includes(message.type()) && !isOther)
         this.faults.push(`${message.type()}: ${message.text()} (${url})`);
     });
     page.on("pageerror", (error) => this.faults.push(`error: ${error.message}`));

@@ -143,8 +143,8 @@ inWindow("of two tabs one writes, and the other can take over", async (window) =
   await is(one, "Connected");
   await answers(one, "first");
   const other = await window.tab(CONSOLE);
-  await is(other, "Read only");
-  await other.getByText("Read only: somebody else writes").waitFor();
+  await is(other, "Looking only");
+  await other.getByText("Looking only: somebody else writes").waitFor();
   await shows(other, "first-42");
   await types(other, "echo not-$((40+2))");
   await picture(other, "console-read-only");
@@ -154,7 +154,7 @@ inWindow("of two tabs one writes, and the other can take over", async (window) =
   assert.doesNotMatch(await one.locator(".xterm-rows").innerText(), /not-42/);
   await other.getByRole("button", { name: "Take over" }).click();
   await is(other, "Connected");
-  await is(one, "Read only");
+  await is(one, "Looking only");
   await one.getByText("Another tab has taken over").waitFor();
   await answers(other, "second");
   await shows(one, "second-42");
@@ -169,12 +169,16 @@ inWindow(
     const stranger = await Window.open(browser, serving);
     try {
       const other = await signedIn(stranger, CONSOLE);
-      await is(other, "Read only");
+      await is(other, "Looking only");
       await shows(other, "mine-42");
       await other.locator(".terminal-former").waitFor({ state: "attached" });
       await other.getByRole("button", { name: "Take over" }).click();
       await is(other, "Connected");
       await shows(one, "has taken over this console");
+      await is(one, "Looking only");
+      await one.getByText(/^Looking only: .+ has taken over$/).waitFor();
+      assert.deepEqual(await violations(one), []);
+      await picture(one, "console-taken");
       await answers(other, "theirs");
       await shows(one, "theirs-42");
       await types(one, "echo not-$((40+2))");
@@ -186,10 +190,53 @@ inWindow(
           message.includes("is taken over from who writes"),
         ),
       );
+      // It is taken back, and the other one is told.
+      await one.getByRole("button", { name: "Take over again" }).click();
+      await is(one, "Connected");
+      await is(other, "Looking only");
+      await answers(one, "back");
       assert.deepEqual(stranger.faults, []);
     } finally {
       await stranger.close();
     }
+  },
+);
+
+inWindow("a guest cannot pretend that somebody has taken over", async (window) => {
+  const page = await signedIn(window, CONSOLE);
+  await is(page, "Connected");
+  const made = "0123456789abcdef0123456789abcdef";
+  await types(
+    page,
+    `printf '\\033]7341;;eve\\007\\033]7341;${made};eve\\007\\n[strongroom: eve has taken over]\\n'`,
+  );
+  await shows(page, "eve has taken over");
+  await answers(page, "mine");
+  await is(page, "Connected");
+  assert.equal(await page.getByText("Looking only").count(), 0);
+});
+
+inWindow(
+  "a console that is only looked at takes nothing, and nothing from anybody",
+  async (window) => {
+    const page = await signedIn(window, "/vms/guest");
+    await page.getByRole("button", { name: "More for guest" }).click(SOON);
+    await page.getByRole("menuitem", { name: "Look at its console only" }).click();
+    await is(page, "Looking only");
+    assert.equal(new URL(page.url()).search, "?look=only");
+    await page.getByText("strongroom vm console guest --read-only", { exact: true }).waitFor();
+    await types(page, "echo not-$((40+2))");
+    const other = await window.tab(CONSOLE);
+    await is(other, "Connected");
+    await answers(other, "writes");
+    await shows(page, "writes-42");
+    assert.doesNotMatch(await page.locator(".xterm-rows").innerText(), /not-42/);
+    assert.deepEqual(await violations(page), []);
+    await picture(page, "console-look");
+    await other.close();
+    await page.getByRole("button", { name: "Type", exact: true }).click();
+    await is(page, "Connected");
+    await answers(page, "typed");
   },
 );
 
@@ -355,9 +402,27 @@ inWindow("the screen of a guest is seen, and typed at", async (window) => {
   assert.deepEqual(await violations(page), []);
   await picture(page, "screen-clipboard");
   await page.getByRole("button", { name: "Put it into" }).click();
-  await page.getByRole("button", { name: "View only" }).click();
+  const asked = /** @type {(string | null)[]} */ ([]);
+  page.on("request", (request) => {
+    if (request.url().includes("/tickets")) asked.push(request.postData());
+  });
+  await page.getByRole("button", { name: "Look only" }).click();
+  await is(page, "Looking only");
   assert.ok(await page.getByRole("button", { name: "Ctrl Alt Del", exact: true }).isDisabled());
+  await page.getByText("strongroom vm screen guest --read-only", { exact: true }).waitFor();
+  // The host is asked for it: it would pass on nothing even of another page.
+  assert.deepEqual(
+    asked.map((body) => JSON.parse(body ?? "{}").read_only),
+    [true],
+  );
+  const hasPicture = () => (document.querySelector("canvas")?.width ?? 0) > 100;
+  await page.waitForFunction(hasPicture, undefined, SOON);
+  assert.deepEqual(await violations(page), []);
+  await picture(page, "screen-look");
+  await page.reload();
+  await is(page, "Looking only");
   await page.getByRole("button", { name: "Type and click" }).click();
+  await is(page, "Connected");
   await page.locator("canvas").first().click();
   await page.keyboard.press("Control+]");
   assert.ok(await page.evaluate(() => document.activeElement?.closest(".guest-bar") !== null));

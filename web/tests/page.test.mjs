@@ -1,5 +1,7 @@
 // The page in Chromium, against a real `strongroom serve`.
 import assert from "node:assert/strict";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { launch, picture, signIn, violations, Window } from "./browser.mjs";
 import { makeEstate, SCREENS } from "./screens.mjs";
@@ -144,7 +146,11 @@ inWindow(
     assert.ok(await submit.isDisabled(), "nothing is discarded without its name");
     await page.getByLabel("Type made to confirm").fill("made");
     await submit.click();
-    await page.getByText("Revert made to before").waitFor(SOON);
+    // The dialog has the same words; when it is gone, there is a task, which may not be shown yet.
+    await page.getByRole("dialog").waitFor({ ...SOON, state: "detached" });
+    await page.getByText("Revert made to before").first().waitFor(SOON);
+    const { items } = await serving.asks("GET", "/v1/tasks?limit=1");
+    await serving.asks("GET", `/v1/tasks/${items[0].id}?wait_s=60`);
     await page.waitForFunction(
       () => document.querySelector(".note-notice .meter, .note .button") === null,
     );
@@ -168,6 +174,57 @@ inWindow(
       await page.getByRole("heading", { name: "VMs" }).waitFor(SOON);
       await page.getByRole("link", { name, exact: true }).waitFor({ ...SOON, state: "detached" });
     }
+  },
+);
+
+inWindow(
+  "a VM is made with bounds to grow to, a processor, a group and a frontend",
+  async (window) => {
+    await serving.asks("POST", "/v1/placement-groups", { name: "spread", keep: "apart" });
+    const page = await window.signedIn("/vms/new");
+    await page.getByLabel("Name", { exact: true }).fill("grows");
+    await page.getByLabel("Memory", { exact: true }).fill("256");
+    await page.getByLabel("Memory: unit").selectOption("MiB");
+    await page.getByLabel("Disk 0", { exact: true }).fill("8");
+    await page.getByLabel("Disk 0: unit").selectOption("MiB");
+    await page.getByLabel("Network", { exact: true }).selectOption("");
+    const mostCpus = page.getByLabel("Most processors while it runs");
+    await mostCpus.fill("1");
+    await page.getByText("At least the 2 that it is started with.").waitFor();
+    await mostCpus.fill("9999");
+    await page.getByText("At most 240.").waitFor();
+    await mostCpus.fill("4");
+    const mostMemory = page.getByRole("textbox", { name: "Most memory while it runs" });
+    await mostMemory.fill("128");
+    await page.getByLabel("Most memory while it runs: unit").selectOption("MiB");
+    await page.getByText("At least the 256 MiB that it is started with.").waitFor();
+    await mostMemory.fill("512");
+    await page.getByLabel("Processor that the guest sees").fill("x".repeat(65));
+    await page.getByText("At most 64 characters.").waitFor();
+    await page.getByLabel("Processor that the guest sees").fill("qemu64");
+    await page.getByLabel("Placement group").selectOption("spread");
+    await page.getByLabel("How the guest reaches its disks").selectOption("nbd");
+    assert.deepEqual(await violations(page), []);
+    await page.getByText("What this does").click();
+    const line = (await page.locator(".code-line code").first().textContent()) ?? "";
+    assert.equal(
+      line,
+      "strongroom vm create grows --cpus 2 --memory 256M --max-cpus 4 --max-memory 512M --processor qemu64 --disk 8M --frontend nbd --net none --placement-group spread",
+    );
+    await page.getByRole("button", { name: "Create", exact: true }).click();
+    await page.getByRole("heading", { name: "grows" }).waitFor(SOON);
+    const { items } = await serving.asks("GET", "/v1/tasks?limit=1");
+    await serving.asks("GET", `/v1/tasks/${items[0].id}?wait_s=60`);
+    const made = await serving.asks("GET", "/v1/vms/grows");
+    assert.deepEqual(made.growth, { max_cpus: 4, max_memory_bytes: 512 * 1024 ** 2 });
+    assert.equal(made.processor, "qemu64");
+    assert.equal(made.disks[0].frontend, "nbd");
+    const group = await serving.asks("GET", "/v1/placement-groups/spread");
+    assert.deepEqual(
+      group.vms.map((/** @type {any} */ { name }) => name),
+      ["grows"],
+    );
+    await serving.does("DELETE", "/v1/vms/grows");
   },
 );
 
@@ -295,6 +352,71 @@ inWindow("tabs share one stream of events, and both show what happens", async (w
   await serving.does("POST", "/v1/vms/gamma/stop", { force: true });
   await other.getByRole("row", { name: /gamma/ }).getByText("Off").waitFor(SOON);
   assert.equal(streams, 1, "it goes on with one when the first is closed");
+});
+
+inWindow("what is deleted elsewhere is gone in every tab, and is not asked for", async (window) => {
+  const small = { memory_bytes: 64 * 1024 ** 2, disks: [{ size_bytes: 8 * 1024 ** 2 }], nics: [] };
+  for (const name of ["brief", "short"]) await serving.does("POST", "/v1/vms", { ...small, name });
+  mkdirSync(join(serving.place, "spare"));
+  for (const [path, body] of /** @type {const} */ ([
+    ["/v1/networks", { name: "brief-lan" }],
+    ["/v1/policies", { name: "brief-rules", rules: {} }],
+    ["/v1/datastores", { name: "brief-store", path: join(serving.place, "spare") }],
+  ]))
+    await serving.does("POST", path, body);
+  await serving.asks("POST", "/v1/placement-groups", { name: "brief-group", keep: "apart" });
+  const vm = await serving.asks("GET", "/v1/vms/brief");
+  const volume = vm.disks[0].volume;
+  const list = await window.signedIn("/vms");
+  await list.getByRole("link", { name: "brief", exact: true }).waitFor(SOON);
+  await list.getByRole("link", { name: "short", exact: true }).waitFor(SOON);
+  const tabs = [];
+  for (const address of [
+    "/vms/brief",
+    `/vms/${vm.id}/snapshots`,
+    `/disks/${volume}`,
+    "/networks/brief-lan",
+    "/policies/brief-rules",
+    "/datastores/brief-store",
+    "/placement-groups/brief-group",
+  ]) {
+    const tab = await window.tab(address);
+    await tab.getByRole("heading", { level: 1 }).waitFor(SOON);
+    await tab.waitForFunction(() => document.querySelector(".waiting") === null);
+    assert.equal(await tab.getByText("No such page").count(), 0, address);
+    tabs.push(tab);
+  }
+  const asked = /** @type {string[]} */ ([]);
+  for (const path of [
+    "/v1/vms/brief",
+    "/v1/vms/short",
+    "/v1/networks/brief-lan",
+    "/v1/policies/brief-rules",
+    "/v1/datastores/brief-store",
+  ])
+    await serving.does("DELETE", path);
+  await serving.asks("DELETE", "/v1/placement-groups/brief-group");
+  for (const tab of tabs) await tab.getByRole("heading", { name: "No such page" }).waitFor(SOON);
+  for (const name of ["brief", "short"])
+    await list.getByRole("link", { name, exact: true }).waitFor({ ...SOON, state: "detached" });
+  // Later events do not ask for it either.
+  window.context.on("request", (request) => asked.push(new URL(request.url()).pathname));
+  await serving.does("PATCH", "/v1/vms/alpha", { notes: "after the deletions" });
+  const events = await window.tab("/events");
+  await events.getByText("VM alpha").first().waitFor(SOON);
+  await list.bringToFront();
+  assert.deepEqual(
+    asked.filter(
+      (path) => /brief|short/.test(path) || path.includes(vm.id) || path.includes(volume),
+    ),
+    [],
+  );
+  // Another one with the name of one that is gone is shown.
+  await serving.does("POST", "/v1/vms", { ...small, name: "brief" });
+  await tabs[0]?.getByRole("heading", { level: 1, name: "brief" }).waitFor(SOON);
+  await list.getByRole("link", { name: "brief", exact: true }).waitFor(SOON);
+  await serving.does("DELETE", "/v1/vms/brief");
+  await tabs[0]?.getByRole("heading", { name: "No such page" }).waitFor(SOON);
 });
 
 inWindow("a session that ends in the middle of a form loses nothing", async (window) => {

@@ -26,7 +26,7 @@ export async function shows(page, text) {
     });
 }
 
-/** @param {Page} page @param {"Connected" | "Read only" | "Connection lost" | "VM is off"} state */
+/** @param {Page} page @param {"Connected" | "Looking only" | "Connection lost" | "VM is off"} state */
 export async function is(page, state) {
   await page.locator(".guest-bar").getByText(state, { exact: true }).waitFor(SOON);
 }

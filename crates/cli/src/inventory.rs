@@ -83,13 +83,12 @@ impl TaskCommand {
             Self::List(MostArguments { most, api }) => {
                 let query = TaskListQuery { limit: Some(*most), ..TaskListQuery::default() };
                 let tasks: Page<Task> = api.connect()?.query("/v1/tasks", &query)?;
-                let head = ["TASK", "WHAT", "OBJECT", "STATE", "BEGUN", "BY", "ERROR"];
+                let head = ["TASK", "WHAT", "STATE", "BEGUN", "BY", "ERROR"];
                 table(output, tasks, head, "there are no tasks", |task| {
                     let error = task.error.as_ref().map(|error| error.message.clone());
                     [
                         task.id.to_string(),
-                        word(task.kind),
-                        object(&task.object),
+                        task.shown_title(),
                         word(task.state),
                         time_ms(task.created_unix_ms),
                         task.by.clone(),
@@ -112,7 +111,7 @@ impl TaskCommand {
 }
 
 fn describe(task: &Task) -> String {
-    let mut text = format!("{} of {}: {}", word(task.kind), object(&task.object), word(task.state));
+    let mut text = format!("{}: {}", task.shown_title(), word(task.state));
     if let Some(progress) = task.progress.filter(|progress| progress.total > 0) {
         let percent = u128::from(progress.done) * 100 / u128::from(progress.total);
         text.push_str(&format!(", {percent} %"));

@@ -28,7 +28,13 @@ export function useAsk<Id extends OperationId>(
         throw asProblem(error);
       }),
     enabled,
-    ...(everyMs === undefined ? {} : { refetchInterval: everyMs }),
+    ...(everyMs === undefined
+      ? {}
+      : {
+          // What is gone is not asked for again and again.
+          refetchInterval: ({ state }: { state: { error: Problem | null } }) =>
+            state.error?.code === "not_found" ? false : everyMs,
+        }),
     ...(keep ? { placeholderData: keepPreviousData } : {}),
   });
 }

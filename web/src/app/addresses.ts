@@ -6,6 +6,9 @@ export const addresses = {
   vms: "/vms",
   newVm: "/vms/new",
   vm: (vm: string, tab = "") => `/vms/${part(vm)}${tab === "" ? "" : `/${tab}`}`,
+  /** A guest's console or screen; `isLook`: nothing that is typed reaches the guest. */
+  guest: (vm: string, what: "console" | "screen", isLook = false) =>
+    `/vms/${part(vm)}/${what}${isLook ? "?look=only" : ""}`,
   hosts: "/hosts",
   host: (host: string) => `/hosts/${part(host)}`,
   balance: "/balance",

@@ -9,6 +9,7 @@ import { Empty, ProblemNote, Waiting } from "../ui/Notes";
 import { ScreenHead } from "../ui/Panel";
 import { Tabs } from "../ui/Tabs";
 import { Power } from "../ui/Status";
+import { useLook } from "./look";
 import "./guest.css";
 
 interface Props {
@@ -19,6 +20,7 @@ interface Props {
 /** The screen of the page on which a guest is seen. */
 export function GuestScreen({ what, Part }: Props) {
   const { vm: name = "" } = useParams<{ vm: string }>();
+  const [isLook] = useLook();
   const asked = useAsk("vm_show", { path: { vm: name } });
   const vm = asked.data;
   useTitle(`${what} of ${vm?.name ?? name}`);
@@ -45,8 +47,8 @@ export function GuestScreen({ what, Part }: Props) {
       <Tabs
         label={`What ${vm.name} shows`}
         tabs={[
-          { label: "Console", to: addresses.vm(vm.name, "console") },
-          { label: "Screen", to: addresses.vm(vm.name, "screen") },
+          { label: "Console", to: addresses.guest(vm.name, "console", isLook) },
+          { label: "Screen", to: addresses.guest(vm.name, "screen", isLook) },
         ]}
       />
       {vm.browser_console_denied === true ? (

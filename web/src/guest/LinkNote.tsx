@@ -42,8 +42,8 @@ function StateMark({ state, vm }: { state: LinkState; vm: Vm }) {
           Connected
         </Mark>
       ) : (
-        <Mark tone="warning" shape="bars">
-          Read only
+        <Mark tone={state.isLook ? "notice" : "warning"} shape="bars">
+          Looking only
         </Mark>
       );
     case "lost":

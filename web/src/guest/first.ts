@@ -6,6 +6,8 @@ export interface Welcome {
   writer: boolean;
   /** How many bytes of former output follow; unknown from an older host. */
   recordedBytes?: number;
+  /** By what news of the host is known in the output; an older host has none. */
+  news?: string;
 }
 
 const TEXT_MAX = 2_000;
@@ -18,6 +20,15 @@ function field(value: unknown, name: string): unknown {
 
 function text(value: unknown): string | undefined {
   return typeof value === "string" && value !== "" ? value.slice(0, TEXT_MAX) : undefined;
+}
+
+/** The command of the control string with which a host says that another client writes now. */
+export const NEWS_COMMAND = 7341;
+
+/** Who writes now, if a control string is news of the host, which knows a text that no guest does. */
+export function readNews(said: string, news: string | undefined): string | undefined {
+  if (news === undefined || !said.startsWith(`${news};`)) return undefined;
+  return text(said.slice(news.length + 1)) ?? "somebody";
 }
 
 /** The first message of a connection to a guest. It comes from a host, which is not believed. */
@@ -35,9 +46,14 @@ export function readFirst(message: unknown): Welcome | Problem {
   const writer = field(field(welcome, "console"), "writer");
   if (typeof writer === "boolean") {
     const recorded = field(field(welcome, "console"), "recorded_bytes");
-    return typeof recorded === "number" && Number.isSafeInteger(recorded) && recorded >= 0
-      ? { writer, recordedBytes: recorded }
-      : { writer };
+    const news = text(field(field(welcome, "console"), "news"));
+    return {
+      writer,
+      ...(typeof recorded === "number" && Number.isSafeInteger(recorded) && recorded >= 0
+        ? { recordedBytes: recorded }
+        : {}),
+      ...(news === undefined ? {} : { news }),
+    };
   }
   const said = text(field(field(value, "error"), "message"));
   if (said === undefined) return unclear;

@@ -11,7 +11,8 @@ export type Use = NonNullable<RequestOf<"vm_ticket">["body"]>;
 export type LinkState =
   | { is: "closed" }
   | { is: "connecting" }
-  | { is: "open"; writer: boolean }
+  /** `isLook`: it was asked for to look only. */
+  | { is: "open"; writer: boolean; isLook: boolean }
   /** It is tried again at a moment; the problem says what was in the way. */
   | { is: "lost"; problem: Problem; untilMs: number }
   /** It is tried again when somebody asks for it. */
@@ -57,9 +58,21 @@ export class GuestLink {
     void this.#try();
   }
 
+  /** Connects as something else, at once if it is connected or about to be. */
+  becomes(use: Use): void {
+    if (this.state.state().is === "closed") this.#use = use;
+    else this.connect(use);
+  }
+
   /** Sets what is asked for when the connection is made again. */
   goesOnAs(use: Use): void {
     this.#use = use;
+  }
+
+  /** Somebody else has taken over: what is typed does not reach the guest any more. */
+  losesWriting(): void {
+    const state = this.state.state();
+    if (state.is === "open") this.state.become({ ...state, writer: false });
   }
 
   close(): void {
@@ -98,7 +111,8 @@ export class GuestLink {
       opened: (socket, welcome) => {
         openedMs = performance.now();
         this.#taker.opened(socket, welcome);
-        this.state.become({ is: "open", writer: welcome.writer });
+        const isLook = "read_only" in this.#use && this.#use.read_only;
+        this.state.become({ is: "open", writer: welcome.writer && !isLook, isLook });
       },
       closed: (problem) => {
         if (openedMs !== undefined) {

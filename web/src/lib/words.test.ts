@@ -9,7 +9,8 @@ describe("words", () => {
 
   it("begin a sentence in capitals unless they are somebody's name", () => {
     expect(sentence("the key server has no backup")).toBe("The key server has no backup");
-    expect(sentence("vm_start of alpha, by admin")).toBe("VM start of alpha, by admin");
+    expect(sentence("asked for: Start VM alpha")).toBe("Asked for: Start VM alpha");
+    expect(sentence("key_unavailable since noon")).toBe("key unavailable since noon");
     expect(sentence("web1 does not answer")).toBe("web1 does not answer");
   });
 });

@@ -18,7 +18,7 @@ export function optional(text: string): string | undefined {
 
 /** Words that begin a sentence of the API and are the name of nothing. */
 const PLAIN =
-  /^(the|a|an|no|it|its|this|that|all|some|there|was|is|send|sign|start|stop|try|give|use)\b/;
+  /^(the|a|an|asked|no|it|its|this|that|all|some|there|was|is|send|sign|start|stop|try|give|use)\b/;
 const IDENTIFIER = /^[a-z]+(_[a-z]+)+/;
 
 /** A message of the API as a sentence; a name at its beginning stays as it is. */

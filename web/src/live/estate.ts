@@ -1,13 +1,13 @@
 import { call } from "../api/call";
-import { asProblem, Problem } from "../api/problem";
-import type { StrongroomEvent, Vm, VmSummary } from "../api/types";
+import { asProblem, type Problem } from "../api/problem";
+import type { StrongroomEvent, VmSummary } from "../api/types";
 import { Store } from "../lib/store";
 
 /** The first ones are more than a window shows, and there at once. */
 const FIRST_PAGE = 100;
 const PAGE = 1_000;
-/** Beyond this many changed VMs at once, the whole list is asked for again. */
-const SINGLY_MAX = 16;
+/** Beyond this many changed VMs at once, the whole list is asked for again. The API takes no more. */
+const SINGLY_MAX = 100;
 const TOGETHER_MS = 1_000;
 const WHOLE_EVERY_MS = 10_000;
 
@@ -42,7 +42,7 @@ export const vms = {
   },
 };
 
-/** Asks again for the VM that an event is about. */
+/** Asks again for the VM that an event is about, with others. */
 export function vmChanged({ object }: StrongroomEvent): void {
   if (object.kind !== "vm" || typeof object.id !== "string") return;
   changed.add(object.id);
@@ -106,61 +106,23 @@ async function refresh(): Promise<void> {
   }
   const ids = [...changed];
   changed.clear();
-  const found = await Promise.all(ids.map(one));
-  become(withChanges(estate.state().vms, new Map(ids.map((id, index) => [id, found[index]]))));
-}
-
-/** A VM as it is now: nothing if it is gone or cannot be told. */
-async function one(id: string): Promise<VmSummary | "unchanged" | undefined> {
   try {
-    return summaryOf(await call("vm_show", { path: { vm: id } }));
-  } catch (error) {
-    return error instanceof Problem && error.code === "not_found" ? undefined : "unchanged";
+    // A list never answers that a VM is not there: it leaves it out.
+    const { items } = await call("vm_list", { query: { ids: ids.join(","), limit: SINGLY_MAX } });
+    become(withChanges(estate.state().vms, ids, items));
+  } catch {
+    // The next event, or the next time that all are read, says how they are.
   }
 }
 
-/** The list with these VMs as they are now, in the order of names. */
+/** The list with these VMs as they are now, in the order of names; those that are not found are gone. */
 export function withChanges(
   before: readonly VmSummary[],
-  now: ReadonlyMap<string, VmSummary | "unchanged" | undefined>,
+  ids: readonly string[],
+  found: readonly VmSummary[],
 ): Pick<Estate, "vms" | "total"> {
-  const kept = before.filter(({ id }) => !now.has(id) || now.get(id) === "unchanged");
-  const found = [...now.values()].filter((vm) => vm !== undefined && vm !== "unchanged");
+  const asked = new Set(ids);
+  const kept = before.filter(({ id }) => !asked.has(id));
   const next = [...kept, ...found].sort((one, other) => (one.name < other.name ? -1 : 1));
   return { vms: next, total: next.length };
-}
-
-function summaryOf(vm: Vm): VmSummary {
-  const {
-    cpus,
-    datastore,
-    desired,
-    disk_bytes,
-    encrypted,
-    id,
-    lifecycle,
-    memory_bytes,
-    name,
-    power,
-  } = vm;
-  const { folder, host, origin, partly_clear, policy, reason, tags, task, template } = vm;
-  const known = { folder, host, origin, partly_clear, policy, reason, tags, task, template };
-  const present = Object.fromEntries(
-    Object.entries(known).filter(([, value]) => value !== undefined),
-  );
-  return {
-    ...{
-      cpus,
-      datastore,
-      desired,
-      disk_bytes,
-      encrypted,
-      id,
-      lifecycle,
-      memory_bytes,
-      name,
-      power,
-    },
-    ...present,
-  };
 }

@@ -1,5 +1,5 @@
 import { Problem } from "../api/problem";
-import type { QueryClient, QueryKey } from "@tanstack/react-query";
+import type { Query, QueryClient, QueryKey } from "@tanstack/react-query";
 import type { ObjectRef, OperationId, StrongroomEvent } from "../api/types";
 
 /** Events of a burst are answered together, this long after the first. */
@@ -25,6 +25,19 @@ const LISTS: Readonly<Record<Kind, readonly Answer[]>> = {
   network: ["network_list", "network_show"],
 };
 
+/** The kinds of the objects that a part of an operation's path names. */
+const NAMED: Readonly<Record<string, Kind>> = {
+  vm: "vm",
+  volume: "volume",
+  datastore: "datastore",
+  policy: "policy",
+  host: "host",
+  task: "task",
+  recipient: "recipient",
+  group: "placement_group",
+  network: "network",
+};
+
 /** The answers that any event may change. */
 function listsOf({ kind, object }: StrongroomEvent): readonly Answer[] {
   const also: Answer[] = ["event_list"];
@@ -33,16 +46,24 @@ function listsOf({ kind, object }: StrongroomEvent): readonly Answer[] {
   return [...LISTS[object.kind], ...also];
 }
 
-function isOfVm(key: QueryKey, vms: ReadonlySet<string>): boolean {
-  const [operation, request] = key as [string, { path?: { vm?: string } } | undefined];
-  const vm = request?.path?.vm;
-  return operation.startsWith("vm_") && operation !== "vm_stats" && vm !== undefined && vms.has(vm);
+/** The objects that a request names, by name or id. */
+function namedBy(key: QueryKey): readonly { kind: Kind; named: string }[] {
+  const [, request] = key as [string, { path?: Record<string, string> } | undefined];
+  return Object.entries(request?.path ?? {}).flatMap(([part, named]) => {
+    const kind = NAMED[part];
+    return kind === undefined ? [] : [{ kind, named }];
+  });
+}
+
+export function isNotFound(error: unknown): boolean {
+  return error instanceof Problem && error.code === "not_found";
 }
 
 /** Asks again for what events have changed, of the answers that somebody looks at. */
 export class Refresher {
   readonly #operations = new Set<string>();
-  readonly #vms = new Set<string>();
+  /** What has become of objects that events were about, by kind and name, and by id. */
+  readonly #objects = new Map<string, "changed" | "gone">();
   #isWaiting = false;
 
   constructor(private readonly cache: QueryClient) {}
@@ -50,10 +71,12 @@ export class Refresher {
   event(event: StrongroomEvent): void {
     for (const operation of listsOf(event)) this.#operations.add(operation);
     const { kind, id, name } = event.object;
-    if (kind === "vm") {
-      this.#vms.add(name);
-      if (typeof id === "string") this.#vms.add(id);
-    }
+    const gone = event.gone ?? [];
+    const isGone = typeof id === "string" && gone.includes(id);
+    // The name of one that is gone may be another one's in a later event.
+    this.#objects.set(`${kind} ${name}`, isGone ? "gone" : "changed");
+    if (typeof id === "string") this.#objects.set(id, "changed");
+    for (const one of gone) this.#objects.set(one, "gone");
     if (this.#isWaiting) return;
     this.#isWaiting = true;
     setTimeout(() => this.#flush(), TOGETHER_MS);
@@ -66,15 +89,35 @@ export class Refresher {
   #flush(): void {
     this.#isWaiting = false;
     const operations = new Set(this.#operations);
-    const vms = new Set(this.#vms);
+    const objects = new Map(this.#objects);
     this.#operations.clear();
-    this.#vms.clear();
+    this.#objects.clear();
+    const became = ({ kind, named }: { kind: Kind; named: string }) =>
+      objects.get(named) ?? objects.get(`${kind} ${named}`);
+    const isAbout = ({ queryKey }: Query, what: "changed" | "gone") =>
+      namedBy(queryKey).some((object) => became(object) === what);
+    for (const query of this.cache.getQueryCache().findAll()) {
+      if (isAbout(query, "gone")) becomeGone(query);
+    }
     void this.cache.invalidateQueries({
-      predicate: ({ queryKey, state }) =>
-        operations.has(String(queryKey[0])) ||
-        isOfVm(queryKey, vms) ||
-        // What was not there may be there now.
-        (state.error instanceof Problem && state.error.code === "not_found"),
+      predicate: (query) => {
+        const operation = String(query.queryKey[0]);
+        // What was not there is there now, or else it is not asked for.
+        if (isNotFound(query.state.error)) return isAbout(query, "changed");
+        const isOfVm = operation.startsWith("vm_") && operation !== "vm_stats";
+        return operations.has(operation) || (isOfVm && isAbout(query, "changed"));
+      },
     });
   }
+}
+
+/** Gives a query the answer that the server would give, which need not be asked. */
+function becomeGone(query: Query): void {
+  void query.cancel({ silent: true });
+  query.setState({
+    status: "error",
+    fetchStatus: "idle",
+    error: new Problem("not_found", "it is not there any more"),
+    errorUpdatedAt: Date.now(),
+  });
 }

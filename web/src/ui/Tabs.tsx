@@ -21,7 +21,11 @@ export function Tabs({ label, tabs }: { label: string; tabs: readonly Tab[] }) {
       <ul ref={list}>
         {tabs.map(({ label: name, to, count }) => (
           <li key={to}>
-            <Link href={to} className="tab" aria-current={here === to ? "page" : undefined}>
+            <Link
+              href={to}
+              className="tab"
+              aria-current={here === to.split("?")[0] ? "page" : undefined}
+            >
               {name}
               {count === undefined ? null : <span className="tab-count number">{count}</span>}
             </Link>

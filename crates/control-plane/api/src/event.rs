@@ -29,6 +29,20 @@ pub struct Event {
     /// The alarm that was raised (`alarm.raised`) or is over (`alarm.cleared`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alarm: Option<Alarm>,
+    /// The ids of what the same change removed: the object itself, or volumes. A client need not
+    /// ask for it any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<Uuid>,
+    /// The folder that the object was in, by id, if the object is a VM that is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<Uuid>,
+}
+
+impl Event {
+    /// Whether the same change removed the object that the event is about.
+    pub fn ends_its_object(&self) -> bool {
+        self.object.id.is_some_and(|id| self.gone.contains(&id))
+    }
 }
 
 /// Selects events. The answer lists them oldest first.

@@ -20,6 +20,9 @@ pub const TAGS_MAX: usize = 32;
 /// Longest list of tags that VMs are looked for with, in characters: eight of the longest tags.
 pub const TAGS_WANTED_CHARACTERS_MAX: usize = 8 * (TAG_KEY_BYTES_MAX + 1 + TAG_VALUE_BYTES_MAX + 1);
 
+/// Longest list of ids that VMs are asked for with, in characters: a hundred, with commas.
+pub const VM_IDS_CHARACTERS_MAX: usize = 100 * (36 + 1);
+
 /// Highest disk latency that a policy may set, in milliseconds. Guests give up a request after a
 /// minute.
 pub const DISK_LATENCY_P99_MAX_MS: u32 = 60_000;

@@ -55,6 +55,25 @@ impl ObjectKind {
     }
 }
 
+impl ObjectKind {
+    /// Its noun in a sentence.
+    pub const fn noun(self) -> &'static str {
+        match self {
+            Self::Vm => "VM",
+            Self::Volume => "volume",
+            Self::Datastore => "datastore",
+            Self::Policy => "policy",
+            Self::KeyProvider => "key provider",
+            Self::Host => "host",
+            Self::Task => "task",
+            Self::Control => "control plane",
+            Self::Recipient => "recipient",
+            Self::PlacementGroup => "placement group",
+            Self::Network => "network",
+        }
+    }
+}
+
 impl fmt::Display for ObjectKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(self.as_str())

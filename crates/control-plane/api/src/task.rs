@@ -15,6 +15,11 @@ pub struct Task {
     pub id: Uuid,
     /// What it does.
     pub kind: TaskKind,
+    /// What it does, in words, with the names of its object and of what else it is about: `Move VM
+    /// web1 to host alpha`. The wording may change.
+    #[schema(required = true)]
+    #[serde(default)]
+    pub title: String,
     /// The object that it works on.
     pub object: ObjectRef,
     /// Its state.
@@ -45,6 +50,13 @@ pub struct Task {
     /// When it ended, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_unix_ms: Option<u64>,
+}
+
+impl Task {
+    /// Its title. A task that an earlier version has begun has none of its own.
+    pub fn shown_title(&self) -> String {
+        if self.title.is_empty() { self.kind.title(&self.object) } else { self.title.clone() }
+    }
 }
 
 /// What a task does.
@@ -175,6 +187,65 @@ pub enum TaskKind {
 }
 
 impl TaskKind {
+    /// What it does with an object, in words.
+    pub fn title(self, object: &ObjectRef) -> String {
+        let o = format!("{} {}", object.kind.noun(), object.name);
+        match self {
+            Self::VmCreate | Self::VolumeCreate | Self::NetworkCreate | Self::PolicyCreate => {
+                format!("Create {o}")
+            }
+            Self::VmClone | Self::VolumeClone => format!("Create {o} as a clone"),
+            Self::VmStart => format!("Start {o}"),
+            Self::VmStop => format!("Stop {o}"),
+            Self::VmRestart => format!("Restart {o}"),
+            Self::VmPause => format!("Pause {o}"),
+            Self::VmSuspend => format!("Suspend {o}"),
+            Self::VmDump => format!("Dump the memory of {o}"),
+            Self::VmDumpDelete => format!("Delete a dump of {o}"),
+            Self::VmSnapshotCreate | Self::VolumeSnapshotCreate => format!("Make a snapshot of {o}"),
+            Self::VmSnapshotRevert | Self::VolumeSnapshotRevert => format!("Revert {o} to a snapshot"),
+            Self::VmSnapshotDelete | Self::VolumeSnapshotDelete => format!("Delete a snapshot of {o}"),
+            Self::VmSnapshotSchedule => format!("Change the snapshot schedule of {o}"),
+            Self::VmCryptoperiod => format!("Change the cryptoperiod of {o}"),
+            Self::VmMove => format!("Move {o} to another folder"),
+            Self::VmMoveHost => format!("Move {o} to another host"),
+            Self::VmTemplate => format!("Make {o} a template"),
+            Self::VmTemplateUndo => format!("Make {o} a VM again"),
+            Self::VmResume => format!("Resume {o}"),
+            Self::VmReset => format!("Reset {o}"),
+            Self::VmRotateKey => format!("Move {o} to a new key"),
+            Self::VmConfigure => format!("Change {o}"),
+            Self::VmAddDisk => format!("Add a disk to {o}"),
+            Self::VmRemoveDisk => format!("Remove a disk from {o}"),
+            Self::VmResizeDisk => format!("Grow a disk of {o}"),
+            Self::VolumeResize => format!("Grow {o}"),
+            Self::VmMoveDisk => format!("Move a disk of {o} to another datastore"),
+            Self::VmLimit => format!("Change the disk limits of {o}"),
+            Self::VmEncryptDisk => format!("Encrypt a disk of {o}"),
+            Self::VmDecryptDisk => format!("Decrypt a disk of {o}"),
+            Self::VmImportDisk => format!("Fill a disk of {o} with an image"),
+            Self::VmDelete | Self::VolumeDelete | Self::NetworkDelete | Self::PolicyDelete => {
+                format!("Delete {o}")
+            }
+            Self::VmRegister => format!("Register {o}"),
+            Self::VmUnregister => format!("Unregister {o}"),
+            Self::VolumeBind => format!("Give a volume to {o}"),
+            Self::VolumeUnbind => format!("Take a volume from {o}"),
+            Self::DatastoreAdd => format!("Add {o}"),
+            Self::DatastoreRemove => format!("Remove {o}"),
+            Self::DatastoreRebuild => format!("Register the VMs of {o}"),
+            Self::DatastoreAddHost | Self::NetworkAddHost => format!("Add a host to {o}"),
+            Self::DatastoreRemoveHost | Self::NetworkRemoveHost => format!("Remove a host from {o}"),
+            Self::HostEvacuate => format!("Evacuate {o}"),
+            Self::HostsBalance => "Balance the hosts".to_owned(),
+            Self::VmAddNic => format!("Add a network card to {o}"),
+            Self::VmRemoveNic => format!("Remove a network card from {o}"),
+            Self::VmSetNic => format!("Change a network card of {o}"),
+            Self::PolicyApply => format!("Apply {o}"),
+            Self::Unknown => format!("Work on {o}"),
+        }
+    }
+
     /// Its name in the JSON.
     pub const fn as_str(self) -> &'static str {
         match self {

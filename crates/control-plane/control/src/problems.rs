@@ -46,30 +46,13 @@ pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
         ObjectKind::PlacementGroup => "placement-group list",
         ObjectKind::Network => "network list",
     };
-    Problem::new(ErrorCode::NotFound, format!("there is no {} {named}", noun(kind)))
+    Problem::new(ErrorCode::NotFound, format!("there is no {} {named}", kind.noun()))
         .next(format!("`strongroom {list}` shows what there is"))
-}
-
-/// The noun for this kind of object.
-fn noun(kind: ObjectKind) -> &'static str {
-    match kind {
-        ObjectKind::Vm => "VM",
-        ObjectKind::Datastore => "datastore",
-        ObjectKind::Policy => "policy",
-        ObjectKind::Host => "host",
-        ObjectKind::Task => "task",
-        ObjectKind::KeyProvider => "key provider",
-        ObjectKind::Volume => "volume",
-        ObjectKind::Control => "control plane",
-        ObjectKind::Recipient => "recipient",
-        ObjectKind::PlacementGroup => "placement group",
-        ObjectKind::Network => "network",
-    }
 }
 
 /// A VM, or the volume that it holds, in a sentence.
 pub fn called(vm: &VmRecord) -> String {
-    format!("{} {}", noun(vm.kind()), vm.name)
+    format!("{} {}", vm.kind().noun(), vm.name)
 }
 
 /// The VM has no such disk.
@@ -80,7 +63,7 @@ pub fn no_such_disk(vm: &Name, disk: &str) -> Problem {
 
 /// The name is taken.
 pub fn name_taken(kind: ObjectKind, name: &str) -> Problem {
-    Problem::new(ErrorCode::NameTaken, format!("there is a {} {name} already", noun(kind)))
+    Problem::new(ErrorCode::NameTaken, format!("there is a {} {name} already", kind.noun()))
         .next("choose another name")
 }
 

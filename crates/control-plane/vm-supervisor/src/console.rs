@@ -15,7 +15,8 @@ use std::thread::{self, JoinHandle};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
-use strongroom_host::protocol::GuestWelcome;
+use strongroom_host::protocol::{GuestWelcome, NEWS_COMMAND};
+use uuid::Uuid;
 
 use crate::console_log::LogSender;
 use crate::look_only::LookOnly;
@@ -114,6 +115,8 @@ struct Reader {
     behind: VecDeque<u8>,
     /// The bytes that this reader has lost.
     missed_bytes: usize,
+    /// By what it knows news of this console from what the guest says.
+    news: String,
 }
 
 impl Hub {
@@ -169,11 +172,12 @@ impl Hub {
             }
         };
         let recorded_bytes = Some(self.ring.len() as u64);
-        let welcome = GuestWelcome::Console { writer: writes, recorded_bytes };
+        let news = Uuid::new_v4().simple().to_string();
+        let welcome = GuestWelcome::Console { writer: writes, recorded_bytes, news: Some(news.clone()) };
         let Ok(mut welcome) = serde_json::to_vec(&welcome) else { return };
         welcome.push(b'\n');
         let behind = welcome.into_iter().chain(self.ring.iter().copied()).collect();
-        self.readers.push(Reader { stream, writes, behind, missed_bytes: 0 });
+        self.readers.push(Reader { stream, writes, behind, missed_bytes: 0, news });
     }
 
     /// Reads the guest's output. Returns whether the guest is still connected.
@@ -225,6 +229,8 @@ impl Reader {
     fn gives_way_to(&mut self, by: &str) {
         self.writes = false;
         let by: String = by.chars().filter(|one| !one.is_control()).take(NAME_CHARACTERS_MAX).collect();
+        // It is told even if it has no room for output: this comes once, and no terminal shows it.
+        self.behind.extend(format!("\x1b]{NEWS_COMMAND};{};{by}\x07", self.news).into_bytes());
         let note = format!("\r\n[strongroom: {by} has taken over this console; you can only look now]\r\n");
         self.hear(note.as_bytes());
     }
@@ -339,20 +345,29 @@ mod tests {
     }
 
     fn client(guest: &Guest, read_only: bool) -> (BufReader<UnixStream>, bool) {
-        let (reader, writer, _) = welcomed(guest, if read_only { Wants::Read } else { Wants::Write });
+        let Welcomed { reader, writer, .. } =
+            welcomed(guest, if read_only { Wants::Read } else { Wants::Write });
         (reader, writer)
     }
 
-    fn welcomed(guest: &Guest, wants: Wants) -> (BufReader<UnixStream>, bool, u64) {
+    struct Welcomed {
+        reader: BufReader<UnixStream>,
+        writer: bool,
+        recorded_bytes: u64,
+        news: String,
+    }
+
+    fn welcomed(guest: &Guest, wants: Wants) -> Welcomed {
         let (ours, theirs) = UnixStream::pair().unwrap();
         guest.console.attach(theirs.into(), wants);
         let mut reader = BufReader::new(ours);
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
-        let GuestWelcome::Console { writer, recorded_bytes } = serde_json::from_str(&line).unwrap() else {
+        let GuestWelcome::Console { writer, recorded_bytes, news } = serde_json::from_str(&line).unwrap()
+        else {
             panic!("{line}")
         };
-        (reader, writer, recorded_bytes.unwrap())
+        Welcomed { reader, writer, recorded_bytes: recorded_bytes.unwrap(), news: news.unwrap() }
     }
 
     fn read(reader: &mut BufReader<UnixStream>) -> String {
@@ -387,19 +402,21 @@ mod tests {
     #[test]
     fn one_that_takes_over_writes_and_the_other_one_is_told_and_reads() {
         let mut guest = guest();
-        let (mut first, ..) = welcomed(&guest, Wants::Write);
+        let Welcomed { reader: mut first, news, .. } = welcomed(&guest, Wants::Write);
         guest.serial.write_all(b"login: ").unwrap();
         let mut prompt = [0; 7];
         first.read_exact(&mut prompt).unwrap();
         // Names are of accounts, some of which others have named.
         let by = "bob\x1b[2J\u{7f}\r\n".to_owned();
-        let (mut second, writes, recorded) = welcomed(&guest, Wants::TakeOver { by });
-        assert!(writes);
-        assert_eq!(recorded, 7);
+        let Welcomed { reader: mut second, writer, recorded_bytes, news: of_second } =
+            welcomed(&guest, Wants::TakeOver { by });
+        assert!(writer);
+        assert_eq!(recorded_bytes, 7);
+        assert_ne!(of_second, news, "who writes now cannot pretend to be the supervisor");
         let mut former = [0; 7];
         second.read_exact(&mut former).unwrap();
         assert_eq!(&former, b"login: ");
-        assert_eq!(read(&mut first), "\r\n");
+        assert_eq!(read(&mut first), format!("\x1b]{NEWS_COMMAND};{news};bob[2J\x07\r\n"));
         let note = read(&mut first);
         assert_eq!(note, "[strongroom: bob[2J has taken over this console; you can only look now]\r\n");
         first.get_mut().write_all(b"unheard\n").unwrap();
@@ -411,10 +428,26 @@ mod tests {
         assert_eq!((read(&mut first), read(&mut second)), ("both\n".to_owned(), "both\n".to_owned()));
         // Nobody writes: it is not taken from anybody.
         drop(second);
-        let (_third, writes, _) = welcomed(&guest, Wants::TakeOver { by: "eve".to_owned() });
-        assert!(writes);
+        assert!(welcomed(&guest, Wants::TakeOver { by: "eve".to_owned() }).writer);
         guest.serial.write_all(b"alone\n").unwrap();
         assert_eq!(read(&mut first), "alone\n");
+    }
+
+    #[test]
+    fn one_that_does_not_read_is_told_all_the_same_that_another_one_writes() {
+        let mut guest = guest();
+        let Welcomed { reader: mut idle, news, .. } = welcomed(&guest, Wants::Write);
+        for _ in 0..4 * BEHIND_BYTES_MAX / 1024 {
+            guest.serial.write_all(&[b'x'; 1024]).unwrap();
+        }
+        guest.serial.write_all(b"\nend\n").unwrap();
+        let (mut late, _) = client(&guest, true);
+        while read(&mut late) != "end\n" {}
+        assert!(welcomed(&guest, Wants::TakeOver { by: "bob".to_owned() }).writer);
+        drop(guest.serial);
+        let mut had = String::new();
+        idle.read_to_string(&mut had).unwrap();
+        assert!(had.contains(&format!("\x1b]{NEWS_COMMAND};{news};bob\x07")));
     }
 
     #[test]

@@ -21,7 +21,17 @@ async function copy(text: string, what: string): Promise<void> {
 }
 
 /** What can be done with a console. */
-export function ConsoleBar({ shown, vm }: { shown: VmConsole; vm: Vm }) {
+export function ConsoleBar({
+  shown,
+  vm,
+  isLook,
+  onLook,
+}: {
+  shown: VmConsole;
+  vm: Vm;
+  isLook: boolean;
+  onLook: (isLook: boolean) => void;
+}) {
   const state = useStore(shown.link.state);
   const { isRead } = useStore(settings);
   const refusal = state.is === "open" && state.writer ? undefined : "Nothing is typed now.";
@@ -46,6 +56,7 @@ export function ConsoleBar({ shown, vm }: { shown: VmConsole; vm: Vm }) {
       <Button aria-label="A+, larger text" onPress={() => changeFontSize(1)}>
         A+
       </Button>
+      <Button onPress={() => onLook(!isLook)}>{isLook ? "Type" : "Look only"}</Button>
       <Menu
         label={`More for the console of ${vm.name}`}
         icon="more"

@@ -3,7 +3,7 @@ import { SearchAddon } from "@xterm/addon-search";
 import { WebLinksAddon } from "@xterm/addon-web-links";
 import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
-import type { Welcome } from "../../guest/first";
+import { NEWS_COMMAND, readNews, type Welcome } from "../../guest/first";
 import { GuestLink } from "../../guest/link";
 import { askForConsole, hearOfConsole } from "../../guest/tabs";
 import { Store } from "../../lib/store";
@@ -27,6 +27,8 @@ export type Asked = { what: "paste"; text: string } | { what: "link"; url: URL }
 export interface Writing {
   /** Left to another tab of this browser, which has asked for it. */
   isLeft: boolean;
+  /** Who else has taken over while this tab wrote, as the host says. */
+  takenBy?: string;
 }
 
 const CONSOLE = { operation: "console" } as const;
@@ -57,15 +59,19 @@ export class VmConsole {
   #search: SearchAddon | undefined;
   #socket: WebSocket | undefined;
   #isWriter = false;
+  #isLook: boolean;
+  /** By what news of the host is known in the output. */
+  #news: string | undefined;
   /** The next connection is in the place of whoever writes. */
   #isTaking = false;
   /** Pieces of the guest's former output that the terminal has not read yet. */
   #former = 0;
   #leave: () => void = () => undefined;
 
-  constructor(vm: string) {
+  constructor(vm: string, isLook: boolean) {
     this.#vm = vm;
-    this.link = new GuestLink(vm, CONSOLE, {
+    this.#isLook = isLook;
+    this.link = new GuestLink(vm, isLook ? CONSOLE_TO_READ : CONSOLE, {
       opened: (socket, welcome) => this.#opened(socket, welcome),
       ended: () => this.#ended(),
     });
@@ -96,6 +102,7 @@ export class VmConsole {
     terminal.loadAddon(new WebLinksAddon((_, text) => this.#askForLink(text)));
     terminal.open(place);
     styleRows(terminal);
+    terminal.parser.registerOscHandler(NEWS_COMMAND, (said) => this.#hears(said));
     terminal.onData((text) => this.#said(text));
     terminal.onBinary((text) => this.#sendBytes(Uint8Array.from(text, (one) => one.charCodeAt(0))));
     terminal.attachCustomKeyEventHandler((event) => this.#takesKey(event));
@@ -143,6 +150,14 @@ export class VmConsole {
       this.#isTaking = true;
       this.link.connect(CONSOLE_TAKEN);
     });
+  }
+
+  /** Only looks, or writes if nobody else does. */
+  look(isLook: boolean): void {
+    if (this.#isLook === isLook) return;
+    this.#isLook = isLook;
+    this.writing.become({ isLeft: false });
+    this.link.becomes(isLook ? CONSOLE_TO_READ : CONSOLE);
   }
 
   press(key: Key): void {
@@ -203,7 +218,7 @@ export class VmConsole {
     this.focus();
   }
 
-  #opened(socket: WebSocket, { writer, recordedBytes }: Welcome): void {
+  #opened(socket: WebSocket, { writer, recordedBytes, news }: Welcome): void {
     const terminal = this.#terminal;
     if (terminal === undefined) return;
     // A connection that is made again takes nothing from anybody.
@@ -214,6 +229,8 @@ export class VmConsole {
     terminal.options.disableStdin = !writer;
     this.#socket = socket;
     this.#isWriter = writer;
+    this.#news = news;
+    if (writer) this.writing.become({ isLeft: false });
     this.#former = 0;
     const openedMs = performance.now();
     let recorded = recordedBytes ?? 0;
@@ -246,8 +263,23 @@ export class VmConsole {
 
   #ended(): void {
     this.#socket = undefined;
+    this.#news = undefined;
+    this.#stopsWriting();
+  }
+
+  #stopsWriting(): void {
     this.#isWriter = false;
     if (this.#terminal !== undefined) this.#terminal.options.disableStdin = true;
+  }
+
+  /** Takes a control string. A guest that says it does not know the text of this connection. */
+  #hears(said: string): boolean {
+    const by = readNews(said, this.#news);
+    if (by === undefined || !this.#isWriter) return true;
+    this.#stopsWriting();
+    this.writing.become({ isLeft: false, takenBy: by });
+    this.link.losesWriting();
+    return true;
   }
 
   #leaveIt(): boolean {

@@ -69,6 +69,15 @@ export function DisksPart({ draft, faults, change }: PartProps) {
             Another disk
           </Button>
         </div>
+        <SelectField
+          label="How the guest reaches its disks"
+          value={draft.frontend}
+          onChange={(value) => change({ frontend: value === "nbd" ? "nbd" : "vhost_user" })}
+          options={[
+            { value: "vhost_user", label: "vhost-user, over memory that worker and guest share" },
+            { value: "nbd", label: "NBD, through QEMU\u2019s block layer" },
+          ]}
+        />
         <ImageField
           label="Image for disk 0"
           isOptional

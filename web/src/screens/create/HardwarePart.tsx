@@ -10,8 +10,15 @@ import type { PartProps } from "./CreateVm";
 import { NO_NETWORK } from "./draft";
 
 export function HardwarePart({ draft, faults, change }: PartProps) {
-  const maySeeHosts = useRefusal()("host_list") === undefined;
+  const refusal = useRefusal();
+  const maySeeHosts = refusal("host_list") === undefined;
+  const maySeeGroups = refusal("placement_group_list") === undefined;
   const hosts = useAsk("host_list", { query: { limit: 1000 } }, { enabled: maySeeHosts });
+  const groups = useAsk(
+    "placement_group_list",
+    { query: { limit: 1000 } },
+    { enabled: maySeeGroups },
+  );
   const networks = useAsk("network_list", { query: { limit: 1000 } });
   return (
     <Panel title="Hardware">
@@ -32,6 +39,35 @@ export function HardwarePart({ draft, faults, change }: PartProps) {
           />
         </div>
         <div className="field-row">
+          <TextField
+            label="Most processors while it runs"
+            hint="They are plugged in without a restart."
+            inputMode="numeric"
+            value={draft.maxCpus}
+            onChange={(maxCpus) => change({ maxCpus })}
+            fault={faults.maxCpus}
+            isOptional
+          />
+          <SizeField
+            label="Most memory while it runs"
+            hint="More than the memory by a multiple of 128 MiB."
+            size={draft.maxMemory}
+            limits={limitsOf("CreateVm", "memory_bytes")}
+            onChange={(maxMemory) => change({ maxMemory })}
+            isOptional
+          />
+        </div>
+        {faults.maxMemory === undefined ? null : <p className="field-fault">{faults.maxMemory}</p>}
+        <TextField
+          label="Processor that the guest sees"
+          hint="host, a level such as x86-64-v3, or a model of QEMU. Without one, that of its policy, or host."
+          value={draft.processor}
+          onChange={(processor) => change({ processor })}
+          fault={faults.processor}
+          isCode
+          isOptional
+        />
+        <div className="field-row">
           <SelectField
             label="Network"
             value={draft.network}
@@ -45,6 +81,21 @@ export function HardwarePart({ draft, faults, change }: PartProps) {
               { value: NO_NETWORK, label: "None" },
             ]}
           />
+          {maySeeGroups && (groups.data?.items.length ?? 0) > 0 ? (
+            <SelectField
+              label="Placement group"
+              hint="Its VMs are kept on different hosts, or near each other."
+              value={draft.placementGroup}
+              onChange={(placementGroup) => change({ placementGroup })}
+              options={[
+                { value: "", label: "None" },
+                ...(groups.data?.items ?? []).map(({ name, keep }) => ({
+                  value: name,
+                  label: `${name}: ${keep}`,
+                })),
+              ]}
+            />
+          ) : null}
           {maySeeHosts ? (
             <SelectField
               label="Host"

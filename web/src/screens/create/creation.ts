@@ -35,6 +35,9 @@ export function sendContents(draft: Draft, task: Task): void {
 export function createVm(draft: Draft): Action {
   const disks = diskSizes(draft);
   const memory = bytesOf(draft.memory) ?? 0;
+  const maxCpus = draft.maxCpus.trim() === "" ? undefined : Number(draft.maxCpus);
+  const maxMemory = bytesOf(draft.maxMemory);
+  const processor = draft.processor.trim();
   const tags = tagsOf(draft.tags);
   const seed = seedOf(draft);
   const tagged = draft.hasTags && draft.isSealed;
@@ -42,10 +45,19 @@ export function createVm(draft: Draft): Action {
     name: draft.name,
     cpus: { sockets: 1, cores: Number(draft.cpus), threads: 1 },
     memory_bytes: memory,
+    ...(maxCpus === undefined && maxMemory === undefined
+      ? {}
+      : {
+          growth: {
+            ...(maxCpus === undefined ? {} : { max_cpus: maxCpus }),
+            ...(maxMemory === undefined ? {} : { max_memory_bytes: maxMemory }),
+          },
+        }),
     disks: disks.map(({ size, isSwap }, index) => ({
       size_bytes: size,
       ...(index === 0 && draft.image !== undefined ? { fill: true } : {}),
       ...(isSwap ? { kind: "swap" as const } : {}),
+      ...(draft.frontend === "vhost_user" ? {} : { frontend: draft.frontend }),
       ...(tagged && !isSwap ? { integrity: true } : {}),
     })),
     encryption: draft.isSealed ? given("provider", draft.provider) : { encrypted: false },
@@ -59,16 +71,22 @@ export function createVm(draft: Draft): Action {
     ...given("notes", draft.notes),
     ...given("folder", draft.folder),
     ...given("policy", draft.policy),
+    ...given("placement_group", draft.placementGroup),
+    ...given("processor", processor),
     ...given("host", draft.host),
     ...given("datastore", draft.datastore),
   };
   return action(`Create ${draft.name}`, "vm_create", { body }, [
     ...["vm", "create", draft.name, "--cpus", draft.cpus, "--memory", commandSize(memory)],
+    ...option("--max-cpus", maxCpus === undefined ? "" : String(maxCpus)),
+    ...option("--max-memory", maxMemory === undefined ? "" : commandSize(maxMemory)),
+    ...option("--processor", processor),
     ...disks.flatMap(({ size, isSwap }) => [isSwap ? "--swap" : "--disk", commandSize(size)]),
     ...option("--image", draft.image?.file.name ?? ""),
     ...(draft.image === undefined ? [] : ["--format", draft.image.format ?? "auto"]),
     ...option("--user-data", seed === undefined ? "" : "user-data.yaml"),
     ...option("--network-config", seed?.networkConfig === undefined ? "" : "network.yaml"),
+    ...(draft.frontend === "vhost_user" ? [] : ["--frontend", draft.frontend.replace("_", "-")]),
     tagged && "--integrity",
     !draft.isSealed && "--unencrypted",
     ...(draft.isSealed ? option("--key-provider", draft.provider) : []),
@@ -81,6 +99,7 @@ export function createVm(draft: Draft): Action {
     ...option("--notes", draft.notes),
     ...option("--folder", draft.folder),
     ...option("--policy", draft.policy),
+    ...option("--placement-group", draft.placementGroup),
     ...option("--host", draft.host),
     ...option("--datastore", draft.datastore),
   ]);

@@ -5,7 +5,7 @@ import type { Schemas } from "../../api/types";
 import { leastDiskBytes, type ChosenImage } from "../../upload/format";
 import { SEED_FILE_BYTES_MAX, type SeedFiles } from "../../upload/seed";
 import { bytes } from "../../lib/units";
-import { bytesOf, sizeFault, type Size } from "../../ui/SizeField";
+import { bytesOf, noSize, sizeFault, type Size } from "../../ui/SizeField";
 
 export interface DraftDisk {
   key: number;
@@ -22,11 +22,18 @@ export interface Draft {
   policy: string;
   host: string;
   datastore: string;
+  placementGroup: string;
   cpus: string;
   memory: Size;
+  /** What it may have while it runs; empty: what it was started with. */
+  maxCpus: string;
+  maxMemory: Size;
+  /** As the policy says, or the host's, if it is empty. */
+  processor: string;
   isUefi: boolean;
   hasTpm: boolean;
   disks: readonly DraftDisk[];
+  frontend: Schemas["Frontend"];
   /** What disk 0 begins with. */
   image: ChosenImage | undefined;
   /** For cloud-init; there is no seed without user data. */
@@ -51,11 +58,16 @@ export const EMPTY: Draft = {
   policy: "",
   host: "",
   datastore: "",
+  placementGroup: "",
   cpus: "2",
   memory: { amount: "2", unit: "GiB" },
+  maxCpus: "",
+  maxMemory: noSize,
+  processor: "",
   isUefi: false,
   hasTpm: false,
   disks: [{ key: 0, size: { amount: "20", unit: "GiB" }, isSwap: false }],
+  frontend: "vhost_user",
   image: undefined,
   userData: "",
   networkConfig: "",
@@ -87,6 +99,9 @@ export function faultsOf(draft: Draft): Faults {
     tags: tag,
     cpus: numberFault(limitsOf("Cpus", "cores"), Number(draft.cpus)),
     memory: sizeFault(limitsOf("CreateVm", "memory_bytes"), draft.memory),
+    maxCpus: maxCpusFault(draft),
+    maxMemory: maxMemoryFault(draft),
+    processor: textFault(limitsOf("CreateVm", "processor"), draft.processor.trim()),
     disks: disk,
     image: imageFault(draft),
     userData: seedFault(draft.userData),
@@ -98,6 +113,22 @@ export function faultsOf(draft: Draft): Faults {
       draft.cdrom === "" || draft.cdrom.startsWith("/") ? undefined : "A path that begins with /.",
   };
   return Object.fromEntries(Object.entries(found).filter(([, fault]) => fault !== undefined));
+}
+
+function maxCpusFault({ cpus, maxCpus }: Draft): string | undefined {
+  if (maxCpus.trim() === "") return undefined;
+  const most = Number(maxCpus);
+  if (most < Number(cpus)) return `At least the ${cpus} that it is started with.`;
+  return numberFault(limitsOf("Growth", "max_cpus"), most);
+}
+
+function maxMemoryFault({ memory, maxMemory }: Draft): string | undefined {
+  if (maxMemory.amount === "") return undefined;
+  const fault = sizeFault(limitsOf("CreateVm", "memory_bytes"), maxMemory);
+  const [least, most] = [bytesOf(memory) ?? 0, bytesOf(maxMemory) ?? 0];
+  return (
+    fault ?? (most < least ? `At least the ${bytes(least)} that it is started with.` : undefined)
+  );
 }
 
 function imageFault({ image, disks }: Draft): string | undefined {

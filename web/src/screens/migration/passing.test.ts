@@ -14,6 +14,7 @@ const task = (id: string, done: number): Task => ({
   cancelling: false,
   created_unix_ms: 0,
   kind: "vm_move_host",
+  title: "Move VM web1 to host h2",
   object: { kind: "vm", name: "web1" },
   state: "running",
   progress: { done, total: 1000, unit: "bytes", passing },

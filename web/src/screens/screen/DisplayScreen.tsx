@@ -3,6 +3,7 @@ import type { Vm } from "../../api/types";
 import { FullScreenButton } from "../../guest/FullScreen";
 import { GuestScreen, PlainTextNote } from "../../guest/GuestScreen";
 import { LinkMark, LinkNote } from "../../guest/LinkNote";
+import { useLook } from "../../guest/look";
 import { useLink } from "../../guest/useLink";
 import { useStore } from "../../lib/store";
 import { Button } from "../../ui/Button";
@@ -30,7 +31,8 @@ function DisplayPart({ vm }: { vm: Vm }) {
 }
 
 function Display({ vm }: { vm: Vm }) {
-  const [shown] = useState(() => new VmDisplay(vm.name));
+  const [isLook, look] = useLook();
+  const [shown] = useState(() => new VmDisplay(vm.name, isLook));
   const [isClipboard, setClipboard] = useState(false);
   const place = useRef<HTMLDivElement>(null);
   const bar = useRef<HTMLDivElement>(null);
@@ -40,6 +42,7 @@ function Display({ vm }: { vm: Vm }) {
     return shown.attach(box, () => bar.current?.querySelector("button")?.focus());
   }, [shown]);
   useLink(shown.link, vm);
+  useEffect(() => shown.view(isLook), [shown, isLook]);
   const isOnlyViewed = useStore(shown.isViewOnly);
   const isOpen = useStore(shown.link.state).is === "open";
   const isIdle = isOnlyViewed || !isOpen;
@@ -67,9 +70,7 @@ function Display({ vm }: { vm: Vm }) {
               Clipboard&hellip;
             </Button>
             <TouchKeyboard shown={shown} isDisabled={isIdle} />
-            <Button onPress={() => shown.view(!isOnlyViewed)}>
-              {isOnlyViewed ? "Type and click" : "View only"}
-            </Button>
+            <Button onPress={() => look(!isLook)}>{isLook ? "Type and click" : "Look only"}</Button>
             <FullScreenButton />
           </div>
         </div>
@@ -81,7 +82,10 @@ function Display({ vm }: { vm: Vm }) {
       <p className="small soft guest-hint">
         <kbd>Ctrl</kbd> <kbd>]</kbd> leaves the screen for the buttons above it.
       </p>
-      <PlainTextNote command={`strongroom vm screen ${vm.name}`} record="vm.screen_opened" />
+      <PlainTextNote
+        command={`strongroom vm screen ${vm.name}${isLook ? " --read-only" : ""}`}
+        record="vm.screen_opened"
+      />
       {isClipboard ? (
         <ClipboardDialog shown={shown} vm={vm.name} onClose={() => setClipboard(false)} />
       ) : null}

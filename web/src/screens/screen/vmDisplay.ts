@@ -1,5 +1,5 @@
 import RFB from "@novnc/novnc";
-import { GuestLink } from "../../guest/link";
+import { GuestLink, type Use } from "../../guest/link";
 import { Store } from "../../lib/store";
 import { BACKSPACE, CONTROL, difference, keysymsOf, type Chord } from "./keys";
 
@@ -8,22 +8,26 @@ export const CLIPBOARD_MAX = 256 * 1024;
 /** What a phone's keyboard finds, so that it has something to take away. */
 const PADDING = "_".repeat(32);
 
+function wanted(isViewOnly: boolean): Use {
+  return { operation: "vnc", read_only: isViewOnly };
+}
+
 /** The screen of a VM: its picture, its keyboard and its mouse. */
 export class VmDisplay {
   readonly link: GuestLink;
-  readonly isViewOnly = new Store(false);
+  readonly isViewOnly: Store<boolean>;
   /** What the guest has copied last; it goes no further by itself. */
   readonly copied = new Store("");
   #place: HTMLElement | undefined;
   #rfb: RFB | undefined;
   #typed = PADDING;
 
-  constructor(vm: string) {
-    this.link = new GuestLink(
-      vm,
-      { operation: "vnc" },
-      { opened: (socket) => this.#opened(socket), ended: () => this.#ended() },
-    );
+  constructor(vm: string, isViewOnly: boolean) {
+    this.isViewOnly = new Store(isViewOnly);
+    this.link = new GuestLink(vm, wanted(isViewOnly), {
+      opened: (socket) => this.#opened(socket),
+      ended: () => this.#ended(),
+    });
   }
 
   /** Shows it at a place of the page. Returns how to end that. */
@@ -51,9 +55,11 @@ export class VmDisplay {
     this.#rfb?.focus({ preventScroll: true });
   }
 
+  /** Only looks, or types again, with a ticket for that: the host passes nothing on of who looks. */
   view(isOnly: boolean): void {
+    if (this.isViewOnly.state() === isOnly) return;
     this.isViewOnly.become(isOnly);
-    if (this.#rfb !== undefined) this.#rfb.viewOnly = isOnly;
+    this.link.becomes(wanted(isOnly));
   }
 
   press({ keys }: Chord): void {

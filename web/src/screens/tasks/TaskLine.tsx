@@ -1,7 +1,6 @@
 import { Link } from "wouter";
 import type { Task } from "../../api/types";
 import { addresses } from "../../app/addresses";
-import { capital, words } from "../../lib/words";
 import { TaskMark } from "../../ui/Status";
 import { When } from "../../ui/When";
 import { passingInWords } from "../migration/passing";
@@ -9,7 +8,7 @@ import { TaskProgress } from "./TaskProgress";
 
 /** A task in a few words, with how far it is. */
 export function TaskLine({ task, onFollowed }: { task: Task; onFollowed?: () => void }) {
-  const { id, kind, object, state, error, note, ended_unix_ms, created_unix_ms } = task;
+  const { id, title, state, error, note, ended_unix_ms, created_unix_ms } = task;
   const passing = task.progress?.passing;
   return (
     <div className="line">
@@ -18,7 +17,7 @@ export function TaskLine({ task, onFollowed }: { task: Task; onFollowed?: () => 
           href={addresses.task(id)}
           {...(onFollowed === undefined ? {} : { onClick: onFollowed })}
         >
-          {capital(words(kind))} <strong>{object.name}</strong>
+          {title}
         </Link>
         <span className="buttons">
           <TaskMark state={state} />

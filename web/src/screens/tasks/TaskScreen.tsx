@@ -1,6 +1,6 @@
 import { Link, useParams } from "wouter";
 import { commandLine } from "../../actions/action";
-import { cancelTask, taskTitle } from "../../actions/tasks";
+import { cancelTask } from "../../actions/tasks";
 import { useRun } from "../../actions/run";
 import { Migration } from "../migration/Migration";
 import { asProblem, Problem } from "../../api/problem";
@@ -18,7 +18,7 @@ import { useTask } from "./useTask";
 export default function TaskScreen() {
   const { task: id = "" } = useParams<{ task: string }>();
   const { data: task, error, isPending } = useTask(id);
-  useTitle(task === undefined ? "Task" : taskTitle(task));
+  useTitle(task?.title ?? "Task");
   const run = useRun();
 
   if (isPending) return <Waiting lines={6} />;
@@ -29,7 +29,7 @@ export default function TaskScreen() {
   return (
     <>
       <ScreenHead
-        title={taskTitle(task)}
+        title={task.title}
         above={<Link href={addresses.tasks}>Tasks</Link>}
         beside={<TaskMark state={task.state} />}
         actions={

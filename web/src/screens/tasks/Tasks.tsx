@@ -4,7 +4,6 @@ import { useAsk } from "../../api/ask";
 import { addresses, addressOfObject } from "../../app/addresses";
 import type { Schemas, Task } from "../../api/types";
 import { duration } from "../../lib/units";
-import { capital, words } from "../../lib/words";
 import { SelectField } from "../../ui/Field";
 import { Empty, ProblemNote, Waiting } from "../../ui/Notes";
 import { Panel, ScreenHead } from "../../ui/Panel";
@@ -70,7 +69,7 @@ export default function Tasks() {
 const COLUMNS: readonly Column<Task>[] = [
   {
     name: "Task",
-    cell: ({ id, kind }) => <Link href={addresses.task(id)}>{capital(words(kind))}</Link>,
+    cell: ({ id, title }) => <Link href={addresses.task(id)}>{title}</Link>,
   },
   {
     name: "Object",

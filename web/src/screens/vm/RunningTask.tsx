@@ -1,7 +1,7 @@
 import { Link } from "wouter";
 import { commandLine } from "../../actions/action";
 import { useRun } from "../../actions/run";
-import { cancelTask, taskTitle } from "../../actions/tasks";
+import { cancelTask } from "../../actions/tasks";
 import { addresses } from "../../app/addresses";
 import { Button } from "../../ui/Button";
 import { UploadNote } from "../../upload/UploadNote";
@@ -24,7 +24,7 @@ export function RunningTask({ task: id, said }: Props) {
     <div className="note note-notice" role="status">
       <div className="note-words">
         <p className="note-title">
-          <Link href={addresses.task(id)}>{taskTitle(task)}</Link>
+          <Link href={addresses.task(id)}>{task.title}</Link>
           {task.cancelling ? ", which is being cancelled" : ""}
         </p>
         {typeof task.note === "string" && task.note !== said ? <p>{task.note}</p> : null}

@@ -67,6 +67,13 @@ export function VmActions({ vm }: { vm: Vm }) {
     isDangerous,
     choose: () => ask(id),
   });
+  const look = (what: "console" | "screen"): Choice => ({
+    id: `look-${what}`,
+    label: `Look at its ${what} only`,
+    hint: `strongroom vm ${what} ${vm.name} --read-only`,
+    refusal: why("vm_ticket"),
+    choose: () => go(addresses.guest(vm.name, what, true)),
+  });
   const isTemplate = vm.template === true;
   const templating = template(vm, isTemplate);
   const choices = [
@@ -76,6 +83,8 @@ export function VmActions({ vm }: { vm: Vm }) {
     now("pause", "Pause"),
     now("suspend", "Suspend"),
     now("reset", "Reset"),
+    look("console"),
+    ...(vm.vnc === true ? [look("screen")] : []),
     open("migrate", "Move to another host", why("vm_move_host")),
     open("clone", "Clone", why("vm_clone")),
     {
@@ -137,11 +146,11 @@ export function VmActions({ vm }: { vm: Vm }) {
       <Button icon="snapshot" why={why("vm_snapshot_create")} onPress={() => ask("snapshot")}>
         Snapshot&hellip;
       </Button>
-      <GuestButton to={addresses.vm(vm.name, "console")} icon="console" why={why("vm_ticket")}>
+      <GuestButton to={addresses.guest(vm.name, "console")} icon="console" why={why("vm_ticket")}>
         Console
       </GuestButton>
       {vm.vnc === true ? (
-        <GuestButton to={addresses.vm(vm.name, "screen")} icon="vm" why={why("vm_ticket")}>
+        <GuestButton to={addresses.guest(vm.name, "screen")} icon="vm" why={why("vm_ticket")}>
           Screen
         </GuestButton>
       ) : null}

@@ -1,11 +1,12 @@
 //! Filters for the list of VMs.
 
 use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use strongroom_types::VmId;
 use utoipa::{IntoParams, ToSchema};
 
 use super::state::PowerState;
-use crate::limits::TAGS_WANTED_CHARACTERS_MAX;
+use crate::limits::{TAGS_WANTED_CHARACTERS_MAX, VM_IDS_CHARACTERS_MAX};
 
 /// Selects VMs, their order, and a page of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
@@ -48,6 +49,15 @@ pub struct VmListQuery {
         skip_serializing_if = "Option::is_none"
     )]
     pub tag: Option<String>,
+    /// Only VMs with these ids, separated by commas. Ids of which there is no VM find nothing.
+    #[param(value_type = Option<String>, max_length = 3700)]
+    #[serde(
+        default,
+        serialize_with = "ids_text",
+        deserialize_with = "ids_of_text",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub ids: Option<Vec<VmId>>,
     /// Only encrypted VMs, or only unencrypted ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<bool>,
@@ -66,6 +76,17 @@ pub(crate) fn no_longer_than<'de, const MAX: usize, D: Deserializer<'de>>(
         return Err(D::Error::custom(format!("it has at most {MAX} characters")));
     }
     Ok(Some(text))
+}
+
+fn ids_text<S: Serializer>(ids: &Option<Vec<VmId>>, serializer: S) -> Result<S::Ok, S::Error> {
+    let ids = ids.as_deref().unwrap_or_default();
+    serializer.serialize_str(&ids.iter().map(VmId::to_string).collect::<Vec<_>>().join(","))
+}
+
+fn ids_of_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<VmId>>, D::Error> {
+    let text = no_longer_than::<VM_IDS_CHARACTERS_MAX, _>(deserializer)?.unwrap_or_default();
+    let ids = text.split(',').map(str::parse).collect::<Result<Vec<VmId>, _>>();
+    ids.map(Some).map_err(D::Error::custom)
 }
 
 /// Deserialises a state of a query. Refuses an unknown one, which an answer would read as

@@ -15,7 +15,7 @@ use strongroom_api::{
     BuiltInRole, ErrorCode, Name, ObjectKind, ObjectRef, Operation, Privilege, PrivilegeSet, Problem,
     Reference,
 };
-use strongroom_types::VmId;
+use strongroom_types::{DatastoreId, VmId};
 use uuid::Uuid;
 
 use super::Control;
@@ -156,10 +156,9 @@ impl Rights {
                 let vm = index.vm(VmId::from_bytes(*id.as_bytes()));
                 vm.map_or_else(|| self.sees_site(), |vm| self.sees_vm(vm))
             }
-            (ObjectKind::Datastore, Some(id)) => index.datastores.get(&id.to_string()).map_or_else(
-                || self.sees_site(),
-                |datastore| self.sees_place(Place::Datastore(datastore.id)),
-            ),
+            (ObjectKind::Datastore, Some(id)) => {
+                self.sees_place(Place::Datastore(DatastoreId::from_bytes(*id.as_bytes())))
+            }
             (ObjectKind::Network, Some(id)) => self.sees_place(Place::Network(id)),
             (
                 ObjectKind::Vm
@@ -180,7 +179,15 @@ impl Rights {
 
     /// Whether the caller may see an event.
     pub fn sees_event(&self, index: &Index, event: &Event) -> bool {
-        self.sees_object(index, &event.object)
+        let object = &event.object;
+        match (object.kind, object.id) {
+            // What is left of it is in the event.
+            (ObjectKind::Vm | ObjectKind::Volume, Some(id)) if event.ends_its_object() => {
+                let place = Place::Vm(VmId::from_bytes(*id.as_bytes()));
+                self.at_place(place, event.folder).has(Privilege::View)
+            }
+            _ => self.sees_object(index, object),
+        }
     }
 }
 

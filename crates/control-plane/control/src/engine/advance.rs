@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use strongroom_api::task::{TaskKind, TaskState};
+use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{
@@ -213,7 +213,7 @@ impl Control {
         let task = &step.task;
         let can_end = task.operation.is_none() && !task.task.cancelling && task.work.begins();
         let Some(problem) = can_end.then(|| self.task_may(task).err()).flatten() else { return Ok(None) };
-        let message = format!("{} of {}: {}", task.kind().as_str(), step.vm.name, problem.message);
+        let message = format!("{}: {}", task.task.shown_title(), problem.message);
         if matches!(task.work, Work::Delete) {
             let vm = VmRecord { lifecycle: Lifecycle::Present, ..VmRecord::clone(&step.vm.record) };
             return self.end(step, &vm, self.draft(), End::Failed(problem)).map(Some);
@@ -700,16 +700,12 @@ impl Control {
     /// Ends the task, whose temporary snapshot is gone or was never made.
     pub(super) fn end_now(&self, task: &Row<TaskRecord>, draft: Draft, end: End) -> Result<Next, Failure> {
         let mut record = TaskRecord::clone(&task.record);
-        let (kind, object) = (record.task.kind, record.task.object.clone());
+        let (title, object) = (record.task.shown_title(), record.task.object.clone());
         let (state, word, message) = match end {
-            End::Done => (TaskState::Done, "task.done", done(kind, &object.name)),
-            End::Cancelled => (
-                TaskState::Cancelled,
-                "task.cancelled",
-                format!("{} of {} was cancelled", kind.as_str(), object.name),
-            ),
+            End::Done => (TaskState::Done, "task.done", done(&record.task)),
+            End::Cancelled => (TaskState::Cancelled, "task.cancelled", format!("{title}: cancelled")),
             End::Failed(problem) => {
-                let message = format!("{} of {} failed: {problem}", kind.as_str(), object.name);
+                let message = format!("{title}: failed: {problem}");
                 record.task.error = Some(problem);
                 (TaskState::Failed, "task.failed", message)
             }
@@ -731,7 +727,7 @@ impl Control {
 /// Removes a VM from the inventory, with all that is known of it.
 pub(super) fn without_vm(draft: Draft, vm: &Row<VmRecord>) -> Draft {
     let id = vm.id.to_string();
-    let mut draft = draft.remove_named(vm);
+    let mut draft = draft.remove_named(vm).out_of(vm.folder);
     draft = draft.discard::<ObservedRecord>(&id).discard::<ScheduleRecord>(&id);
     for volume in vm.hardware.volumes() {
         draft = draft.discard::<VolumeRecord>(&volume.to_string());
@@ -776,8 +772,10 @@ pub(super) fn keep_volumes(
 }
 
 /// Returns the text of the event for a completed task.
-pub(super) fn done(kind: TaskKind, name: &str) -> String {
-    match kind {
+/// What a task has done, in a sentence.
+pub(super) fn done(task: &Task) -> String {
+    let name = &task.object.name;
+    match task.kind {
         TaskKind::VmCreate => format!("VM {name} was made"),
         TaskKind::VmClone => format!("VM {name} was made as a clone"),
         TaskKind::VmStart => format!("VM {name} runs"),
@@ -819,7 +817,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VolumeBind => format!("VM {name} has a volume more"),
         TaskKind::VolumeUnbind => format!("VM {name} has a volume less, which was kept"),
         TaskKind::VolumeDelete => format!("volume {name} was deleted"),
-        _ => format!("{} of {name} is done", kind.as_str()),
+        _ => format!("{}: done", task.shown_title()),
     }
 }
 

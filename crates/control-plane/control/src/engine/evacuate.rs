@@ -16,6 +16,7 @@ use super::live_moves::settings;
 use super::moves::{IfOn, Volumes};
 use super::placement::Among;
 use super::sweep::{Begun, Sweeps, not_twice};
+use super::titles::title;
 use super::wishes::{Caller, stop_timeout};
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
@@ -61,13 +62,14 @@ impl Control {
         // It is asked for by those who asked for the whole, from where they did.
         let begun = self.task(id, TaskKind::VmMoveHost, vm.object(), &Caller::machine(&task.task.by));
         let asked = Task { from: task.task.from.clone(), ..begun.task };
-        let child = TaskRecord {
+        let mut child = TaskRecord {
             task: asked,
             vm: Some(vm.id),
             work: departure.work,
             asked: task.asked.clone(),
             ..begun
         };
+        child.task.title = title(&index, &child);
         let placed = self.within_room(&index, &child, std::slice::from_ref(&departing), draft)?;
         Ok(Begun { task: id, draft: placed.create(&child) })
     }

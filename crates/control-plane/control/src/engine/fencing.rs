@@ -25,6 +25,7 @@ use super::alarms::host_object;
 use super::datastores::looked_through;
 use super::moves::needs_elsewhere;
 use super::placement::{Among, Choice};
+use super::titles::moved_to;
 use super::wishes::Caller;
 use super::{Control, HostSeat};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
@@ -285,7 +286,8 @@ impl Control {
                 former.name
             );
             let task = self.task(id, TaskKind::VmMoveHost, before.object(), caller);
-            let task = TaskRecord { vm: Some(vm), work: Work::TakeOver, ..task };
+            let mut task = TaskRecord { vm: Some(vm), work: Work::TakeOver, ..task };
+            task.task.title = moved_to(&task, next.name.as_str());
             let mut draft = self.draft().replace(&before, &placed).create(&task);
             if let Some(seen) = self.inventory.read().observed(vm) {
                 // Nothing of it runs any more that reaches its disks.

@@ -103,6 +103,7 @@ mod sweep;
 mod templates;
 mod temporary;
 pub mod tickets;
+mod titles;
 mod unsettled;
 pub mod views;
 mod vm_alarms;

@@ -88,7 +88,10 @@ impl Control {
     /// Deletes a placement group. Its VMs stay.
     pub fn delete_placement_group(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
         self.change(caller, format!("placement group {named} was deleted"), |index, _| {
-            Ok(((), self.draft().remove_named(called(index, named)?)))
+            let group = called(index, named)?;
+            let message = format!("placement group {} was deleted", group.name);
+            let draft = self.draft().remove_named(group);
+            Ok(((), draft.event("placement_group.deleted", &group.object(), message, None)))
         })
     }
 

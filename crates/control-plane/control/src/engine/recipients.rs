@@ -15,7 +15,7 @@ use strongroom_api::limits::{NOTICES_MAX, RECIPIENTS_MAX};
 use strongroom_api::recipient::{
     AlarmChange, CreateRecipient, Failing, Means, Message, NewRecipient, Notice, Recipient,
 };
-use strongroom_api::{ErrorCode, ObjectKind, ObjectRef, Problem};
+use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use uuid::Uuid;
 
 use super::Control;
@@ -126,8 +126,10 @@ impl Control {
     pub fn delete_recipient(&self, caller: &Caller, named: &str) -> Result<(), Problem> {
         self.change(caller, format!("recipient {named} was deleted"), |index, _| {
             let record = find_recipient(index, named)?;
+            let message = format!("recipient {} was deleted", record.name);
             let draft = self.draft().remove_named(record);
-            Ok(((), draft.discard::<DeliveryRecord>(&record.id.to_string())))
+            let draft = draft.discard::<DeliveryRecord>(&record.id.to_string());
+            Ok(((), draft.event("recipient.deleted", &record.object(), message, None)))
         })
     }
 
@@ -278,12 +280,10 @@ impl Control {
                 continue;
             }
             let name = recipient.name.to_string();
-            let object =
-                ObjectRef { kind: ObjectKind::Recipient, id: Some(recipient.id), name: name.clone() };
             wanted.raise(
                 AlarmKind::RecipientUnreachable,
                 Severity::Warning,
-                object,
+                recipient.object(),
                 format!("recipient {name} takes no messages about alarms: {}", failing.reason),
                 format!("`strongroom recipient test {name}`; what waits is sent again by itself"),
             );

@@ -14,7 +14,7 @@ use strongroom_api::vm::{
 };
 use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_host::protocol;
-use strongroom_types::ProviderKey;
+use strongroom_types::{ProviderKey, VmId};
 use uuid::Uuid;
 
 use super::access::{Reach, Rights, sees_task};
@@ -241,6 +241,7 @@ impl Control {
             host: host.transpose()?,
             policy: policy.transpose()?,
             tags: query.tag.as_deref().map_or(Ok(Vec::new()), wanted_tags)?,
+            ids: query.ids.as_deref(),
             encrypted: query.encrypted,
         })
     }
@@ -392,7 +393,8 @@ impl Control {
     }
 
     fn shown(&self, task: &TaskRecord) -> Task {
-        Task { progress: self.progress(task.task.id), ..task.task.clone() }
+        let title = task.task.shown_title();
+        Task { progress: self.progress(task.task.id), title, ..task.task.clone() }
     }
 }
 
@@ -442,6 +444,7 @@ struct Filter<'query> {
     host: Option<Uuid>,
     policy: Option<Uuid>,
     tags: Vec<Tag>,
+    ids: Option<&'query [VmId]>,
     encrypted: Option<bool>,
 }
 
@@ -451,6 +454,7 @@ impl Filter<'_> {
             && self.datastore.is_none_or(|datastore| vm.datastores().contains(&datastore))
             && self.host.is_none_or(|host| vm.host == host)
             && self.policy.is_none_or(|policy| vm.policy == Some(policy))
+            && self.ids.is_none_or(|ids| ids.contains(&vm.id))
             && self.tags.iter().all(|wanted| vm.tags.iter().any(|has| wanted.finds(has)))
             && self.encrypted.is_none_or(|encrypted| vm.hardware.encrypted() == encrypted)
     }
@@ -486,6 +490,11 @@ impl Filter<'_> {
                 are_all = false;
                 of_places = Some(index.vms_at(places));
             }
+        }
+        if let Some(ids) = self.ids {
+            are_all = false;
+            let places: Vec<Place> = ids.iter().copied().map(Place::Vm).collect();
+            of_places = Some(index.vms_at(&places));
         }
         are_all &= reach.is_exact && facets.len() <= 1;
         let sets = facets.iter().map(|facet| index.members(facet));

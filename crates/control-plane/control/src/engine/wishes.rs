@@ -29,6 +29,7 @@ use super::quotas::within_quotas;
 use super::seal_disks::refuse_of_unfinished;
 use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
+use super::titles::title;
 use super::volume_changes::name_is_free;
 use super::{Control, Stop, boards, sizes};
 use crate::inventory::{Draft, Failure, Index, Row, by_name_or_id};
@@ -408,7 +409,7 @@ impl Control {
             record.task.cancelling = true;
             let draft = self.draft().replace(task, &record);
             drop(index);
-            let message = format!("the cancellation of {} was asked for", asked_for(&record.task));
+            let message = format!("asked to cancel: {}", record.task.shown_title());
             self.commit_for(
                 caller,
                 draft,
@@ -526,7 +527,8 @@ impl Control {
                         .into());
                 }
                 self.still_may(&index, caller)?;
-                let (task, draft) = judge(&index, id)?;
+                let (mut task, draft) = judge(&index, id)?;
+                task.task.title = title(&index, &task);
                 let changed: Vec<VmRecord> = draft.records()?;
                 keeps_policies(&index, &task, &changed, &draft)?;
                 let draft = within_quotas(&index, &task, &changed, draft)?;
@@ -544,16 +546,13 @@ impl Control {
             draft = self.noted(draft, caller, id);
             let object = &task.task.object;
             let (kind, message) = match task.task.state {
-                TaskState::Done => ("task.done", done(task.kind(), &object.name)),
-                _ => (
-                    "task.started",
-                    format!("{} of {}, by {}", task.kind().as_str(), object.name, caller.name),
-                ),
+                TaskState::Done => ("task.done", done(&task.task)),
+                _ => ("task.started", format!("{}, by {}", task.task.title, caller.name)),
             };
             draft = draft.create(&task).event(kind, object, message, Some(id));
             let message = match task.task.state {
-                TaskState::Done => done(task.kind(), &object.name),
-                _ => format!("{} was asked for", asked_for(&task.task)),
+                TaskState::Done => done(&task.task),
+                _ => format!("asked for: {}", task.task.title),
             };
             self.commit_for(caller, draft, about(&task.task, caller.entry_of(AccessKind::Changed, message)))?;
             Ok::<_, Stop>(task.task)
@@ -592,6 +591,7 @@ impl Control {
             task: Task {
                 id,
                 kind,
+                title: kind.title(&object),
                 object,
                 state: TaskState::Running,
                 progress: None,
@@ -667,11 +667,6 @@ fn when_full(entry: &AccessEntry) -> WhenFull {
     }
 }
 
-/// A task in a sentence of the access log.
-fn asked_for(task: &Task) -> String {
-    format!("{} of {} {}", task.kind.as_str(), task.object.kind, task.object.name)
-}
-
 /// An entry of the access log about a task.
 pub(super) fn about(task: &Task, entry: AccessEntry) -> AccessEntry {
     AccessEntry { object: Some(task.object.clone()), task: Some(task.id), ..entry }
@@ -736,8 +731,8 @@ pub(super) fn confirmed(vm: &VmRecord) -> Result<(), Problem> {
 /// Returns a VM or holder if no task works on it.
 fn without_task<'index>(index: &Index, vm: &'index Row<VmRecord>) -> Result<&'index Row<VmRecord>, Problem> {
     let Some(task) = vm.task else { return Ok(vm) };
-    let what = index.task(task).map_or("a task", |task| task.kind().as_str());
-    Err(Problem::new(ErrorCode::Busy, format!("{what} works on {}", problems::called(vm)))
+    let title = index.task(task).map_or_else(|| "a task".to_owned(), |task| task.task.shown_title());
+    Err(Problem::new(ErrorCode::Busy, format!("a task works on {}: {title}", problems::called(vm)))
         .next(format!("wait for it (`strongroom task show {task}`), or cancel it")))
 }
 

@@ -9,7 +9,10 @@ use uuid::Uuid;
 
 use super::access_log::{Era, Removal, most_bytes};
 use super::{Failure, NextNumbers, Row};
-use crate::records::{AccessRetentionRecord, Named, Record};
+use crate::records::{
+    AccessRetentionRecord, DatastoreRecord, HostRecord, Named, NetworkRecord, PlacementGroupRecord,
+    PolicyRecord, RecipientRecord, Record, VmRecord, VolumeRecord,
+};
 
 /// Records to create, replace and remove, with the events of the change.
 #[derive(Clone)]
@@ -19,6 +22,8 @@ pub struct Draft {
     events: Vec<Event>,
     access: Vec<AccessEntry>,
     removal: Option<Removal>,
+    /// The folder of the VM that it removes.
+    folder: Option<Uuid>,
     when_full: WhenFull,
     failed: Option<Failure>,
     at_unix_ms: u64,
@@ -32,6 +37,7 @@ impl Draft {
             events: Vec::new(),
             access: Vec::new(),
             removal: None,
+            folder: None,
             when_full: WhenFull::Refused,
             failed: None,
             at_unix_ms: now_unix_ms,
@@ -102,6 +108,11 @@ impl Draft {
         self
     }
 
+    /// The folder of the VM that it removes. Who may view the folder sees the last event of the VM.
+    pub fn out_of(self, folder: Option<Uuid>) -> Self {
+        Self { folder, ..self }
+    }
+
     /// Requires that a record is unchanged since it was read.
     pub fn unchanged<R: Record>(self, read: &Row<R>) -> Self {
         let (key, revision) = (read.key(), read.revision);
@@ -124,7 +135,10 @@ impl Draft {
     ) -> Self {
         let (kind, object, message) = (kind.into(), object.clone(), message.into());
         let at_unix_ms = self.at_unix_ms;
-        self.events.push(Event { id: 0, at_unix_ms, kind, object, message, task, alarm: None });
+        // The number, and what is gone, are those of the transaction.
+        let (id, gone) = (0, Vec::new());
+        let (alarm, folder) = (None, None);
+        self.events.push(Event { id, at_unix_ms, kind, object, message, task, alarm, gone, folder });
         self
     }
 
@@ -196,8 +210,11 @@ impl Draft {
         retention: AccessRetentionRecord,
     ) -> Result<Numbered, Failure> {
         let mut numbered = self;
+        let gone = removed_objects(&numbered.transaction);
         for event in std::mem::take(&mut numbered.events) {
-            numbered = numbered.put(&Event { id: next.event, ..event });
+            let mut event = Event { id: next.event, gone: gone.clone(), ..event };
+            event.folder = numbered.folder.filter(|_| event.ends_its_object());
+            numbered = numbered.put(&event);
             next.event += 1;
         }
         let Self { transaction, access, removal, when_full, failed, .. } = numbered;
@@ -219,4 +236,32 @@ pub(super) struct Numbered {
     pub transaction: Transaction,
     /// Where it continues the access log, if it does.
     pub era: Option<Era>,
+}
+
+/// The prefixes of the records of objects that events and tasks are about, or that belong to them.
+const OBJECTS: [&str; 8] = [
+    VmRecord::PREFIX,
+    VolumeRecord::PREFIX,
+    DatastoreRecord::PREFIX,
+    HostRecord::PREFIX,
+    NetworkRecord::PREFIX,
+    PolicyRecord::PREFIX,
+    PlacementGroupRecord::PREFIX,
+    RecipientRecord::PREFIX,
+];
+
+/// The ids of the objects that a transaction removes.
+fn removed_objects(transaction: &Transaction) -> Vec<Uuid> {
+    let mut removed = Vec::new();
+    for operation in &transaction.operations {
+        let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
+        let key = String::from_utf8_lossy(key);
+        let Some(id) = OBJECTS.iter().find_map(|prefix| key.strip_prefix(prefix)) else { continue };
+        let Ok(id) = id.parse::<Uuid>() else { continue };
+        removed.retain(|other| *other != id);
+        if matches!(operation, Operation::Delete { .. }) {
+            removed.push(id);
+        }
+    }
+    removed
 }

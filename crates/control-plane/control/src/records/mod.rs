@@ -75,11 +75,11 @@ use std::net::SocketAddr;
 pub use recipient::{DeliveryRecord, RecipientRecord};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use strongroom_api::Name;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
 use strongroom_api::placement::Keep;
 use strongroom_api::policy::PolicyRules;
+use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_host::protocol::DiskName;
 use strongroom_types::{CephClient, CephPools, ClientId, DatastoreId, Redundancy, VmId, VolumeId};
 pub use task::{
@@ -282,6 +282,13 @@ pub struct PlacementGroupRecord {
     /// group again.
     #[serde(default)]
     pub vms: BTreeSet<VmId>,
+}
+
+impl PlacementGroupRecord {
+    /// Its reference in answers.
+    pub fn object(&self) -> ObjectRef {
+        ObjectRef { kind: ObjectKind::PlacementGroup, id: Some(self.id), name: self.name.to_string() }
+    }
 }
 
 /// A request with an `Idempotency-Key`.

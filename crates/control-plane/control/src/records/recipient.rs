@@ -1,9 +1,9 @@
 //! Recipients of alarms.
 
 use serde::{Deserialize, Serialize};
-use strongroom_api::Name;
 use strongroom_api::alarm::Severity;
 use strongroom_api::recipient::Destination;
+use strongroom_api::{Name, ObjectKind, ObjectRef};
 use uuid::Uuid;
 
 /// A recipient.
@@ -19,6 +19,13 @@ pub struct RecipientRecord {
     pub severity: Severity,
     /// The last event before it was made, which it is not sent.
     pub after: u64,
+}
+
+impl RecipientRecord {
+    /// Its reference in answers.
+    pub fn object(&self) -> ObjectRef {
+        ObjectRef { kind: ObjectKind::Recipient, id: Some(self.id), name: self.name.to_string() }
+    }
 }
 
 /// What a recipient has taken.

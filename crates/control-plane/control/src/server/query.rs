@@ -151,6 +151,8 @@ mod tests {
         let name = "n".repeat(64);
         let long = refused::<VmListQuery>(&format!("name={name}"));
         assert!(long.ends_with("a text of at most 63 characters"), "{long}");
+        let ids = refused::<VmListQuery>("ids=web1");
+        assert!(ids.ends_with("a text of at most 3700 characters"), "{ids}");
         let state = refused::<TaskListQuery>("state=ready");
         assert!(state.contains("one of running, done, failed, cancelled"), "{state}");
         for parsers_words in ["deserialize", "variant", "digit found", "invalid type"] {

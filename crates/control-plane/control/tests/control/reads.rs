@@ -47,7 +47,10 @@ fn all_reads(site: &Site, control: &Control) -> Vec<(&'static str, u64)> {
     let middle = control.list_vms(&VmListQuery { limit: Some(20), ..VmListQuery::default() }).unwrap();
     vec![
         ("first page", reads(control, list(VmListQuery::default()))),
-        ("later page", reads(control, list(VmListQuery { cursor: middle.next, ..VmListQuery::default() }))),
+        (
+            "later page",
+            reads(control, list(VmListQuery { cursor: middle.next.clone(), ..VmListQuery::default() })),
+        ),
         (
             "backwards",
             reads(control, list(VmListQuery { sort: VmSort::NameDescending, ..VmListQuery::default() })),
@@ -64,6 +67,13 @@ fn all_reads(site: &Site, control: &Control) -> Vec<(&'static str, u64)> {
         ("search for a part of all names", reads(control, list(named("vm0")))),
         ("search with one find", reads(control, list(named("M017")))),
         ("search without a find", reads(control, list(named("vm017-nothing")))),
+        (
+            "some by their ids",
+            reads(control, |control| {
+                let ids: Vec<VmId> = middle.items.iter().map(|vm| vm.id).collect();
+                list(VmListQuery { ids: Some(ids), ..VmListQuery::default() })(control);
+            }),
+        ),
         (
             "filter by power",
             reads(control, list(VmListQuery { power: Some(PowerState::Running), ..VmListQuery::default() })),
@@ -142,6 +152,7 @@ fn has(vm: &VmSummary, query: &VmListQuery) -> bool {
         && query.host.as_ref().is_none_or(|host| vm.host.as_ref() == Some(host))
         && query.datastore.as_ref().is_none_or(|datastore| vm.datastore == *datastore)
         && query.encrypted.is_none_or(|encrypted| vm.encrypted == encrypted)
+        && query.ids.as_ref().is_none_or(|ids| ids.contains(&vm.id))
         && query.tag.as_ref().is_none_or(|wanted| {
             wanted
                 .split(',')
@@ -223,6 +234,12 @@ fn lists_find_what_a_walk_over_all_vms_finds() {
     queries.push(VmListQuery { host: some("host1"), ..none() });
     queries.push(VmListQuery { host: some("host1"), encrypted: Some(true), ..none() });
     queries.push(VmListQuery { encrypted: Some(true), ..none() });
+    let known = |names: &[&str]| names.iter().map(|name| control.show_vm(name).unwrap().summary.id).collect();
+    let ids: Vec<VmId> = known(&["web1", "db1", "plain", "x"]);
+    queries.push(VmListQuery { ids: Some(vec![VmId::random()]), ..none() });
+    queries.push(VmListQuery { ids: Some([ids.as_slice(), &[VmId::random()]].concat()), ..none() });
+    queries.push(VmListQuery { ids: Some(ids.clone()), power: Some(PowerState::Running), ..none() });
+    queries.push(VmListQuery { ids: Some(ids), name: some("web"), ..none() });
     let compare = || {
         for (rights, sees) in &callers {
             let whole =

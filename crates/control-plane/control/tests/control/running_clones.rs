@@ -178,7 +178,7 @@ fn the_snapshot_of_a_copy_waits_for_its_vm_and_never_holds_the_copy() {
     control.start_vm(&caller(3), "web2", &StartVm::default()).unwrap();
     let _ = control.advance(task.id);
     let note = control.show_task(task.id).unwrap().note.unwrap();
-    assert!(note.contains("vm_stop works on VM web1"), "{note}");
+    assert!(note.contains("works on VM web1: Stop VM web1"), "{note}");
     assert!(settle_down(&site, &control));
     assert_eq!(ended(&control, &task), (TaskState::Done, None));
     assert_eq!(snapshots(&control, "web1"), [""; 0]);

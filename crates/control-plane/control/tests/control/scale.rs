@@ -107,7 +107,7 @@ fn a_long_access_log_is_read_and_not_loaded() {
                     operation: Some("vm_snapshot_create".to_owned()),
                     object: Some(serde_json::from_value(record).unwrap()),
                     task: Some(Uuid::now_v7()),
-                    message: "vm_snapshot_create of vm web1 was asked for".to_owned(),
+                    message: "asked for: Make snapshot backup of VM web1".to_owned(),
                     repeated: None,
                 };
                 let (key, value) = (format!("access/{:020}", head.id), serde_json::to_vec(&entry).unwrap());

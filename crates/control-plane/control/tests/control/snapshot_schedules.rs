@@ -271,7 +271,10 @@ fn a_vm_that_is_busy_has_its_snapshot_afterwards() {
         assert!(settle_down(&site, &control));
     }
     assert_eq!(names(&control), [""; 0]);
-    assert_eq!(first_rule(&control).waits.as_deref(), Some("vm_rotate_key works on VM web1"));
+    assert_eq!(
+        first_rule(&control).waits.as_deref(),
+        Some("a task works on VM web1: Move VM web1 to a new key")
+    );
     site.keys.lock().unavailable = false;
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(rotation.id).unwrap().state, TaskState::Done);

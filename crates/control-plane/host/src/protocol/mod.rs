@@ -98,8 +98,8 @@ pub use term::{
     TERM_HEADER, Term,
 };
 pub use ticket::{
-    CheckEnd, CheckNews, ExportNews, GUEST_PROTOCOL, GuestHello, GuestPort, GuestWelcome, Ticket, TicketId,
-    TicketRequest, VoidTicket,
+    CheckEnd, CheckNews, ExportNews, GUEST_PROTOCOL, GuestHello, GuestPort, GuestWelcome, NEWS_COMMAND,
+    Ticket, TicketId, TicketRequest, VoidTicket,
 };
 pub use volume_reading::{
     ChunksReport, ExtentReport, MapReport, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest,

@@ -215,6 +215,10 @@ pub struct GuestHello {
     pub ticket: TicketId,
 }
 
+/// The command of the operating system command (ECMA-48, OSC) with which a supervisor tells a
+/// client of a console that another one writes now. No terminal has it.
+pub const NEWS_COMMAND: u32 = 7341;
+
 /// The answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -227,6 +231,12 @@ pub enum GuestWelcome {
         /// not say.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         recorded_bytes: Option<u64>,
+        /// By what a client that writes knows from the guest's output that another one has taken
+        /// over: the control string [`NEWS_COMMAND`], this text, and who it is, with semicolons
+        /// between them. The guest does not know the text, so it cannot say this. Absent from a
+        /// supervisor that does not say it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        news: Option<String>,
     },
     /// The console log follows, and then the end of the stream.
     ConsoleLog,
