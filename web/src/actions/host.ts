@@ -31,9 +31,12 @@ export function setMaintenance(host: Named, isOn: boolean): Action {
 export interface Evacuating {
   shutDown: boolean;
   timeoutS: number | undefined;
+  withVolumes: boolean;
+  bandwidth: number | undefined;
 }
 
-export function evacuate(host: Named, { shutDown, timeoutS }: Evacuating): Action {
+export function evacuate(host: Named, wish: Evacuating): Action {
+  const { shutDown, timeoutS, withVolumes, bandwidth } = wish;
   return action(
     `Evacuate ${host.name}`,
     "host_evacuate",
@@ -42,12 +45,16 @@ export function evacuate(host: Named, { shutDown, timeoutS }: Evacuating): Actio
       body: {
         ...(shutDown ? { shut_down: true } : {}),
         ...(timeoutS === undefined ? {} : { timeout_s: timeoutS }),
+        ...(withVolumes ? { with_volumes: true } : {}),
+        ...(bandwidth === undefined ? {} : { bytes_per_second: bandwidth }),
       },
     },
     [
       ...["host", "evacuate", host.name],
       shutDown && "--shut-down",
       ...(timeoutS === undefined ? [] : ["--timeout", String(timeoutS)]),
+      withVolumes && "--with-volumes",
+      ...(bandwidth === undefined ? [] : ["--bandwidth", String(bandwidth)]),
     ],
   );
 }

@@ -10,6 +10,7 @@ import { count, duration, plural } from "../../lib/units";
 import { useMay } from "../../session/useMay";
 import { CheckField, TextField } from "../../ui/Field";
 import { Menu, type Choice } from "../../ui/Menu";
+import { bytesOf, noSize, sizeFault, SizeField } from "../../ui/SizeField";
 
 type Host = Schemas["Host"];
 type Asked = "evacuate" | "fence" | "admit" | "remove";
@@ -98,6 +99,8 @@ const SECOND = duration;
 function EvacuateDialog({ host, vms, onClose }: Props & { onClose: () => void }) {
   const [shutDown, setShutDown] = useState(false);
   const [timeout, setTimeout] = useState("60");
+  const [withVolumes, setWithVolumes] = useState(false);
+  const [rate, setRate] = useState(noSize);
   const running = vms.filter(({ power }) => power === "running" || power === "paused");
   const timeoutS = Number(timeout);
   const fault = shutDown
@@ -107,15 +110,21 @@ function EvacuateDialog({ host, vms, onClose }: Props & { onClose: () => void })
         SECOND,
       )
     : undefined;
+  const bandwidth = bytesOf(rate);
+  const rateLimits = limitsOf("EvacuateHost", "bytes_per_second");
+  const rateFault = bandwidth === undefined ? undefined : sizeFault(rateLimits, rate);
+  const isValid = fault === undefined && rateFault === undefined;
+  const wish = {
+    shutDown,
+    timeoutS: shutDown ? timeoutS : undefined,
+    withVolumes,
+    bandwidth,
+  };
   return (
     <ActionDialog
       title={`Evacuate ${host.name}`}
       submit="Evacuate"
-      actions={
-        fault === undefined
-          ? [evacuate(host, { shutDown, timeoutS: shutDown ? timeoutS : undefined })]
-          : []
-      }
+      actions={isValid ? [evacuate(host, wish)] : []}
       onClose={onClose}
     >
       <p>
@@ -140,6 +149,20 @@ function EvacuateDialog({ host, vms, onClose }: Props & { onClose: () => void })
           fault={fault}
         />
       ) : null}
+      <CheckField
+        label="Take volumes along where no other host reaches them"
+        hint="Each VM's volumes are copied to the datastore with the most space. Otherwise such VMs stay."
+        isChecked={withVolumes}
+        onChange={setWithVolumes}
+      />
+      <SizeField
+        label="Of each VM at most, a second"
+        size={rate}
+        limits={rateLimits}
+        onChange={setRate}
+        hint="Without it, what the network gives."
+        isOptional
+      />
     </ActionDialog>
   );
 }

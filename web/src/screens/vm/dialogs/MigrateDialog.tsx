@@ -9,6 +9,11 @@ import { SelectField, TextField } from "../../../ui/Field";
 import { Note } from "../../../ui/Notes";
 import { bytesOf, noSize, sizeFault, SizeField } from "../../../ui/SizeField";
 
+function passes(runs: boolean, hasVolumes: boolean): string {
+  if (!hasVolumes) return "its memory passes";
+  return runs ? "its memory and its volumes pass" : "its volumes pass";
+}
+
 export function MigrateDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) {
   const hosts = useAsk("host_list", { query: { limit: 1000 } });
   const stores = useAsk("datastore_list", { query: { limit: 1000 } });
@@ -20,7 +25,8 @@ export function MigrateDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) 
   const runs = vm.power === "running" || vm.power === "paused";
   const fault = runs ? numberFault(limitsOf("MoveToHost", "pause_ms"), Number(pause)) : undefined;
   const rateLimits = limitsOf("MoveToHost", "bytes_per_second");
-  const bandwidth = runs ? bytesOf(rate) : undefined;
+  const isLimited = runs || datastore !== "";
+  const bandwidth = isLimited ? bytesOf(rate) : undefined;
   const rateFault = bandwidth === undefined ? undefined : sizeFault(rateLimits, rate);
   const channelsFault = runs
     ? numberFault(limitsOf("MoveToHost", "channels"), Number(channels))
@@ -83,9 +89,9 @@ export function MigrateDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) 
           fault={fault}
         />
       ) : null}
-      {runs ? (
+      {isLimited ? (
         <details className="what">
-          <summary>How its memory passes</summary>
+          <summary>How {passes(runs, datastore !== "")}</summary>
           <div className="field-row">
             <SizeField
               label="At most, a second"
@@ -95,14 +101,16 @@ export function MigrateDialog({ vm, onClose }: { vm: Vm; onClose: () => void }) 
               hint="Without it, what the network gives."
               isOptional
             />
-            <TextField
-              label="Channels"
-              hint="Each takes a processor at either end."
-              inputMode="numeric"
-              value={channels}
-              onChange={setChannels}
-              fault={channelsFault}
-            />
+            {runs ? (
+              <TextField
+                label="Channels"
+                hint="Each takes a processor at either end."
+                inputMode="numeric"
+                value={channels}
+                onChange={setChannels}
+                fault={channelsFault}
+              />
+            ) : null}
           </div>
         </details>
       ) : null}
