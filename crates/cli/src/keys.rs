@@ -514,7 +514,7 @@ mod tests {
             let unavailable = || KeyError::Unavailable {
                 key: Box::new(key.clone()),
                 reason: "it rests".to_owned(),
-                may_come_back: true,
+                absence: strongroom_keys::Absence::ForNow,
             };
             let fill = self.0.ok_or_else(unavailable)?;
             Kek::from_provider(SecretBytes::from_slice_and_wipe(&mut [fill; 32])?, key.clone())

@@ -73,6 +73,18 @@ impl<'test> Serving<'test> {
         serving
     }
 
+    /// A user who sets things up before the first start, which is
+    /// [`start_again`](Self::start_again).
+    #[track_caller]
+    pub fn not_started_yet(scratch: &'test Scratch) -> Self {
+        Self::not_started(scratch, "info")
+    }
+
+    /// The options of `keyserver init` for a key server where `serve` expects it.
+    pub fn key_server_options(&self) -> String {
+        format!("--unprotected --listen {} --listen-enrolment {}", self.kmip, self.enrolment)
+    }
+
     #[track_caller]
     fn not_started(scratch: &'test Scratch, log: &'static str) -> Self {
         let ((kmip, enrolment), (api, _)) = (free_addresses(), free_addresses());

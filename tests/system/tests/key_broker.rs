@@ -3,12 +3,14 @@
 //! event.
 
 use std::path::Path;
+use std::time::Instant;
 
 use crate::key_site::{DEADLINE, Site, tells};
 use serde_json::Value;
 use strongroom_kmip::client::{Client, ClientOptions, TlsFiles};
 use strongroom_kmip::protocol::RevocationReasonCode;
-use strongroom_system_tests::Scratch;
+use strongroom_system_tests::key_server::audit_lines;
+use strongroom_system_tests::{Scratch, Serving};
 use strongroom_test_peers::{Pki, Server, ServerKind};
 
 #[test]
@@ -74,14 +76,15 @@ fn hosts_get_an_external_servers_keys_under_grants_alone() {
     let mut exposed = site.strongroom.start_shell("expose", &Site::script("host1", &expose));
     tells(&exposed, &format!("key-unavailable: key provider kms, key {key}: "));
     let upstream_key = made["key"].as_str().unwrap();
-    tells(&exposed, &format!("upstream-unavailable: key provider corp, key {upstream_key}: "));
+    let away = "it comes from key provider corp, which is unavailable: key";
+    tells(&exposed, &format!("{away} {upstream_key}: "));
+    // The grant is as good as before.
     external.restart();
-    site.grant("host1", key, "1", "grant");
     exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
 
     // An exposed volume survives an outage, and notices a revocation at the external server.
     external.kill();
-    tells(&exposed, "cannot be confirmed: upstream-unavailable: key provider corp");
+    tells(&exposed, &format!("cannot be confirmed: {away}"));
     external.restart();
     tells(&exposed, "is held and confirmed again");
     let tls = TlsFiles {
@@ -106,6 +109,69 @@ fn hosts_get_an_external_servers_keys_under_grants_alone() {
     let found: Vec<_> = audit.iter().filter(of_upstream).collect();
     let released = found.iter().filter(|line| line.contains("\"released\":\"plain\"")).count();
     assert_eq!(released, 2, "{found:#?}");
-    assert!(found.iter().any(|line| line.contains("denied") && line.contains("upstream-unavailable")));
+    let unused = |line: &&&String| line.contains("denied") && line.contains("\"grant_used\":\"no\"");
+    assert!(found.iter().filter(unused).any(|line| line.contains("upstream-unavailable")), "{found:#?}");
+    assert!(!audit.iter().any(|line| line.contains("grant-replayed")), "{audit:#?}");
     assert_eq!(site.json("server", &["audit", "verify"])["whole"], true);
+}
+
+/// A start waits for the provider behind the broker: it says so, try after try, and goes on when
+/// the provider is back.
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn a_start_waits_for_the_provider_behind_the_broker_and_names_it() {
+    let (pki, objects) = (Pki::new(), tempfile::tempdir().unwrap());
+    let mut external = Server::start(ServerKind::KmipGo, &pki, objects.path(), &[]);
+    let scratch = Scratch::new();
+    let mut serving = Serving::not_started_yet(&scratch);
+    let identity = pki.client("broker");
+    let path = |path: &Path| path.display().to_string();
+    serving.runs(&format!(
+        "key-provider add corp --kmip {} --ca {} --cert {} --key {}",
+        external.address(),
+        path(&pki.authority()),
+        path(&identity.certificate),
+        path(&identity.key)
+    ));
+    serving.runs(&format!("keyserver init --broker corp {}", serving.key_server_options()));
+    serving.start_again();
+    serving.runs("datastore add ds ds");
+    serving.runs("vm create web1 --memory 64M --disk 8M --net none --key-provider corp");
+    let key = serving.vm("web1")["key"]["key"].as_str().unwrap().to_owned();
+
+    external.kill();
+    serving.runs("vm start web1 --no-wait");
+    let audit =
+        || audit_lines(&scratch.path("home/keyserver/audit")).into_iter().map(|line| line.to_string());
+    let tries = || audit().filter(|line| line.contains("upstream-unavailable")).count();
+    let waits = format!("waiting for key provider embedded, key {key}: it comes from key provider corp, ");
+    let begun = Instant::now();
+    while tries() < 4 {
+        let vm = serving.vm("web1");
+        if vm["power"] == "key_unavailable" {
+            let reason = vm["reason"].as_str().unwrap();
+            assert!(reason.starts_with(&waits), "after {} tries: {reason}", tries());
+        }
+        assert!(begun.elapsed() < DEADLINE, "{} tries: {vm}", tries());
+    }
+    let alarm = || {
+        let alarms = serving.json("event alarms");
+        let mut items = alarms["items"].as_array().unwrap().iter();
+        items.find(|alarm| alarm["kind"] == "key_unavailable").cloned()
+    };
+    let raised = alarm().expect("the VM waits");
+    let message = raised["message"].as_str().unwrap();
+    assert!(message.contains(&format!("key {key}: it comes from key provider corp, ")), "{message}");
+    let next_step = raised["next_step"].as_str().unwrap();
+    assert!(next_step.contains("strongroom key-provider test corp"), "{next_step}");
+
+    external.restart();
+    serving.wait_until("web1", "is running", |vm| vm["power"] == "running");
+    let begun = Instant::now();
+    while let Some(alarm) = alarm() {
+        assert!(begun.elapsed() < DEADLINE, "{alarm}");
+    }
+    assert!(!audit().any(|line| line.contains("grant-replayed")), "{:#?}", audit().collect::<Vec<_>>());
+    let released = audit().filter(|line| line.contains("\"released\":\"plain\"")).count();
+    assert_eq!(released, 2, "its creation and its start: {:#?}", audit().collect::<Vec<_>>());
 }

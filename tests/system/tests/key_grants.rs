@@ -155,8 +155,8 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
 
     // A stolen certificate alone gives no key, no information about one, and no list of keys.
     let refused = |error: ClientError| error.refusal().unwrap().message.clone();
-    assert_eq!(refused(host.get(&key).unwrap_err()), "a host needs a grant for that");
-    assert_eq!(refused(host.state(&key).unwrap_err()), "a host needs a grant for that");
+    assert_eq!(refused(host.get(&key).unwrap_err()), "grant-needed: a host needs a grant for that");
+    assert_eq!(refused(host.state(&key).unwrap_err()), "grant-needed: a host needs a grant for that");
     assert!(host.locate(Vec::new(), 100).unwrap().is_empty());
     // The control plane knows every key and sees none, with or without a grant.
     let plane = site.client("control");
@@ -202,12 +202,12 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
 
     // A host that fetched a key can query its state without a grant, until the VM runs elsewhere.
     assert_eq!(host.state(&key).unwrap(), State::Active);
-    assert_eq!(refused(thief.state(&key).unwrap_err()), "a host needs a grant for that");
+    assert_eq!(refused(thief.state(&key).unwrap_err()), "grant-needed: a host needs a grant for that");
     plane.revoke(&key, RevocationReasonCode::KeyCompromise, "seen").unwrap();
     assert_eq!(host.state(&key).unwrap(), State::Compromised);
     let moved = Wish { host: to_thief, ..wish(4) }.signed(&control);
     assert!(fetch(&thief, &key, &moved).is_ok_and(|moved| moved == secret));
-    assert_eq!(refused(host.state(&key).unwrap_err()), "a host needs a grant for that");
+    assert_eq!(refused(host.state(&key).unwrap_err()), "grant-needed: a host needs a grant for that");
     is_refused(&host, &key, &wish(3).signed(&control), "grant-superseded");
     let (vm, from) = (VM.to_string(), site.enrolment.as_str());
     let fence = [
@@ -224,7 +224,7 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     ];
     let fenced = site.json("control", &fence);
     assert_eq!((&fenced["vm"], &fenced["vm_generation"]), (&vm.as_str().into(), &5.into()), "{fenced}");
-    assert_eq!(refused(thief.state(&key).unwrap_err()), "a host needs a grant for that");
+    assert_eq!(refused(thief.state(&key).unwrap_err()), "grant-needed: a host needs a grant for that");
     is_refused(&thief, &key, &Wish { host: to_thief, ..wish(4) }.signed(&control), "grant-superseded");
     // Even with a grant, a revoked host is refused.
     let late = wish(5).signed(&control);
@@ -254,7 +254,7 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
         audit.iter().filter(is_it).count()
     };
     for why in [
-        "a host needs a grant for that",
+        "grant-needed",
         "the role control may not Get",
         "grant-not-a-host",
         "grant-replayed",

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ProviderName;
+
 /// The state of a KEK.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStatus {
@@ -16,6 +18,10 @@ pub struct LeaseStatus {
     pub reason: Option<String>,
     /// Whether it has expired and should be replaced.
     pub expired: bool,
+    /// The provider that is unavailable, if it is another one than the key's own, which is its
+    /// broker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<ProviderName>,
 }
 
 /// Whether a KEK is held.
@@ -66,6 +72,7 @@ mod tests {
             since_unix_seconds: 7,
             reason: None,
             expired: false,
+            upstream: None,
         };
         let text =
             r#"{"state":"revoked","how":"compromised","since_unix_seconds":7,"reason":null,"expired":false}"#;
@@ -73,5 +80,9 @@ mod tests {
         assert_eq!(serde_json::from_str::<LeaseStatus>(text).unwrap(), status);
         let held: LeaseStatus = serde_json::from_str(&text.replace("revoked", "held")).unwrap();
         assert_eq!(held.state, LeaseState::Held);
+        let behind = LeaseStatus { upstream: Some("corp".parse().unwrap()), ..status };
+        let text = text.replace("false}", r#"false,"upstream":"corp"}"#);
+        assert_eq!(serde_json::to_string(&behind).unwrap(), text);
+        assert_eq!(serde_json::from_str::<LeaseStatus>(&text).unwrap(), behind);
     }
 }

@@ -8,8 +8,8 @@ use serde::Serialize;
 use strongroom_files::FileError;
 use strongroom_keys::{OnRevocation, ProviderName};
 use strongroom_providers::{
-    FailedProvider, KmipConfig, LeaseConfig, ProviderConfig, Registry, SourceConfig, VaultConfig, VaultLogin,
-    open,
+    DEFAULT_REQUEST_TIMEOUT_MS, FailedProvider, KmipConfig, LeaseConfig, ProviderConfig, Registry,
+    SourceConfig, VaultConfig, VaultLogin, open,
 };
 
 use crate::error::CliError;
@@ -70,7 +70,7 @@ pub struct AddArguments {
     transit: TransitArguments,
 
     /// Timeout of one request to one server, in milliseconds
-    #[arg(long, value_name = "N", default_value_t = 5_000)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_REQUEST_TIMEOUT_MS)]
     request_timeout_ms: u64,
 
     /// Lease of a key: how long it may be held after the provider last confirmed it, in seconds

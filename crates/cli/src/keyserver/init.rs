@@ -13,7 +13,9 @@ use strongroom_keyserver::process::open_state;
 use strongroom_keyserver::root::tpm::TpmError;
 use strongroom_keyserver::root::{self, Description, RootError};
 use strongroom_keyserver::state::make_directories;
-use strongroom_providers::{EMBEDDED, KmipConfig, ProviderConfig, Registry, SourceConfig};
+use strongroom_providers::{
+    DEFAULT_REQUEST_TIMEOUT_MS, EMBEDDED, KmipConfig, ProviderConfig, Registry, SourceConfig,
+};
 use time::OffsetDateTime;
 
 use super::certificates::{ClientFiles, NewKey};
@@ -21,9 +23,6 @@ use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments};
 use super::root::RootArguments;
 use crate::error::CliError;
 use crate::output::Output;
-
-/// The timeout of a request to it, as for any other server.
-const REQUEST_TIMEOUT_MS: u64 = 5_000;
 
 /// The arguments of `init`.
 #[derive(Debug, Args)]
@@ -168,7 +167,7 @@ fn register(
         certificate: files.certificate,
         key: files.key,
         server_name: settings.names.first().cloned(),
-        request_timeout_ms: REQUEST_TIMEOUT_MS,
+        request_timeout_ms: DEFAULT_REQUEST_TIMEOUT_MS,
         named_keys: true,
     };
     registry.add(&name, &ProviderConfig::new(SourceConfig::Embedded(kmip)))?;

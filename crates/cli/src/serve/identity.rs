@@ -18,7 +18,9 @@ use strongroom_keyserver::access::{ClientId, ClientName, Role};
 use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
 use strongroom_keyserver::management::questions::{Clients, CreateToken};
-use strongroom_providers::{EMBEDDED, KmipConfig, ProviderConfig, Registry, RegistryError, SourceConfig};
+use strongroom_providers::{
+    DEFAULT_REQUEST_TIMEOUT_MS, EMBEDDED, KmipConfig, ProviderConfig, Registry, RegistryError, SourceConfig,
+};
 use time::OffsetDateTime;
 
 use crate::error::CliError;
@@ -26,10 +28,6 @@ use crate::keyserver::{Administrator, ClientFiles, NewKey, RENEW_BEFORE, ServerS
 
 /// How long a token between the key server and this process is valid, in seconds.
 const TOKEN_SECONDS: u32 = 300;
-
-/// The timeout of a request to the key server, in milliseconds. It is short because the server is
-/// on this machine.
-const REQUEST_TIMEOUT_MS: u64 = 2000;
 
 /// The directory of this machine's client certificate, in its home.
 const LOCAL_DIRECTORY: &str = "key-providers/embedded";
@@ -178,14 +176,17 @@ impl Identity {
             certificate: files.certificate,
             key: files.key,
             server_name,
-            request_timeout_ms: REQUEST_TIMEOUT_MS,
+            request_timeout_ms: DEFAULT_REQUEST_TIMEOUT_MS,
             named_keys: true,
         };
-        let config = ProviderConfig::new(SourceConfig::Embedded(kmip));
+        let mut config = ProviderConfig::new(SourceConfig::Embedded(kmip));
         match registry.get(&name) {
             Ok(found) if found.source == config.source => return Ok(()),
-            // The server's address has changed.
-            Ok(_) => registry.remove(&name)?,
+            // The server's address has changed, or how it is asked.
+            Ok(found) => {
+                config = ProviderConfig { source: config.source, ..found };
+                registry.remove(&name)?;
+            }
             Err(RegistryError::Unknown { .. }) => {}
             Err(error) => return Err(error.into()),
         }

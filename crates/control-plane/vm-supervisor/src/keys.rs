@@ -1,5 +1,6 @@
 //! The keys of one VM: fetched with its grants, once for all its volumes, and held under leases.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +14,8 @@ use strongroom_datastore::file::Descriptor;
 use strongroom_host::attestation::Attested;
 use strongroom_host::protocol::{DiskKey, Grant, VmName, WaitingFor};
 use strongroom_keys::{
-    DESCRIPTOR_TAG_BYTES, Kek, KekSource, KeyError, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation,
-    ProviderKey,
+    Absence, DESCRIPTOR_TAG_BYTES, Kek, KekSource, KeyError, Keyring, LeaseState, LeaseStatus, Leases,
+    MissingKey, OnRevocation, ProviderKey, ProviderName,
 };
 use strongroom_providers::{
     GrantSource, GrantWallet, HolderEvent, KeyGrant, ProviderKeyring, ProviderLeases, SourceConfig,
@@ -32,6 +33,16 @@ pub struct VmKeys {
     /// held.
     fetching: Mutex<()>,
     moves: Arc<Mutex<Moves>>,
+    /// Why keys are unavailable, of those that are waited for.
+    causes: Mutex<HashMap<ProviderKey, Cause>>,
+}
+
+/// Why a key is unavailable.
+#[derive(Clone, Debug)]
+struct Cause {
+    reason: String,
+    /// The unavailable provider, if the key's own is its broker.
+    upstream: Option<ProviderName>,
 }
 
 /// Keys that the VM has left, or is leaving.
@@ -64,7 +75,7 @@ impl VmKeys {
             }
         })?;
         let (leases, fetching, moves) = (Arc::new(leases), Mutex::default(), Arc::default());
-        Ok(Self { keyring, leases, wallet, readers, fetching, moves })
+        Ok(Self { keyring, leases, wallet, readers, fetching, moves, causes: Mutex::default() })
     }
 
     /// Adds grants.
@@ -92,6 +103,7 @@ impl VmKeys {
             return Ok(kek);
         }
         self.leases.hold(self.keyring.fetch(key)?)?;
+        self.causes.lock().remove(key);
         self.leases.kek(key).ok_or_else(|| revoked(key))
     }
 
@@ -246,15 +258,33 @@ impl VmKeys {
     }
 
     /// The report of a missing key for the control plane.
-    pub fn waiting_for(&self, key: &ProviderKey, reason: &str) -> WaitingFor {
-        WaitingFor { key: key.clone(), reason: reason.to_owned(), grant_wanted: self.wants_grant(key) }
+    pub fn waiting_for(&self, missing: MissingKey<'_>) -> WaitingFor {
+        let MissingKey { key, reason, absence } = missing;
+        let found = match absence {
+            Absence::Upstream(upstream) => {
+                Cause { reason: reason.to_owned(), upstream: Some(upstream.clone()) }
+            }
+            _ => Cause { reason: reason.to_owned(), upstream: None },
+        };
+        let mut causes = self.causes.lock();
+        let cause = match absence {
+            // That it needs another grant says less than why it was unavailable before.
+            Absence::Ungranted => causes.get(key).unwrap_or(&found),
+            _ => causes.entry(key.clone()).insert_entry(found).into_mut(),
+        };
+        self.report(key, cause.clone())
     }
 
     /// The report of a key that was held before; `None` if it is still held.
     pub fn missing(&self, key: &ProviderKey) -> Option<WaitingFor> {
-        let status = self.leases.status(key)?;
-        let reason = status.reason.unwrap_or_else(|| "it is being asked for".to_owned());
-        (status.state == LeaseState::Waiting).then(|| self.waiting_for(key, &reason))
+        let LeaseStatus { state, reason, upstream, .. } = self.leases.status(key)?;
+        let reason = reason.unwrap_or_else(|| "it is being asked for".to_owned());
+        (state == LeaseState::Waiting).then(|| self.report(key, Cause { reason, upstream }))
+    }
+
+    fn report(&self, key: &ProviderKey, cause: Cause) -> WaitingFor {
+        let Cause { reason, upstream } = cause;
+        WaitingFor { key: key.clone(), reason, upstream, grant_wanted: self.wants_grant(key) }
     }
 
     /// Whether a grant is needed: the embedded key server gives a host its keys only for grants;
@@ -341,7 +371,7 @@ impl Leases for OneOfSeveral {
 
 fn revoked(key: &ProviderKey) -> KeyError {
     let reason = "it was revoked as it came".to_owned();
-    KeyError::Unavailable { key: Box::new(key.clone()), reason, may_come_back: false }
+    KeyError::Unavailable { key: Box::new(key.clone()), reason, absence: Absence::ForGood }
 }
 
 fn tell(name: &VmName, event: &HolderEvent) {

@@ -15,7 +15,7 @@ use strongroom_datastore::file::{
     open, rename,
 };
 use strongroom_host::protocol::{FILLING, KnownVolume, OwnVolume, Problem, VmSpec};
-use strongroom_keys::{Kek, KeyError, ProviderKey};
+use strongroom_keys::{Kek, KeyError, MissingKey};
 use strongroom_types::VolumeSize;
 use strongroom_worker::{DiskAccess, MergeError, StackError, TransferError, assemble_destaged};
 use thiserror::Error;
@@ -52,12 +52,9 @@ pub enum OwnVolumeError {
 
 impl OwnVolumeError {
     /// Returns the missing key with the reason, if it may become available.
-    pub fn missing_key(&self) -> Option<(&ProviderKey, &str)> {
+    pub fn missing_key(&self) -> Option<MissingKey<'_>> {
         match self {
-            Self::Key(error) | Self::Datastore(DatastoreError::Key { error, .. }) => match error {
-                KeyError::Unavailable { key, reason, may_come_back: true } => Some((key, reason)),
-                _ => None,
-            },
+            Self::Key(error) | Self::Datastore(DatastoreError::Key { error, .. }) => error.missing_key(),
             _ => None,
         }
     }

@@ -38,6 +38,9 @@ use crate::vtpm::{ArrivingTpm, Keeper, TpmError, TpmPlace};
 
 /// How often an unavailable key is requested again.
 const KEY_RETRY: Duration = Duration::from_secs(2);
+/// The same while a provider behind the key server is unavailable: each attempt is an entry in the
+/// key server's audit log, and a call of it to the provider.
+const KEY_RETRY_BEHIND_BROKER: Duration = Duration::from_secs(5);
 /// The same without a grant: each attempt is an entry in the key server's audit log.
 const KEY_RETRY_WITHOUT_GRANT: Duration = Duration::from_secs(30);
 
@@ -396,9 +399,9 @@ impl Starting {
                     return Ok(swtpm);
                 }
                 Err(error) => {
-                    let (key, reason) = error.missing_key().ok_or_else(|| error.problem())?;
+                    let missing = error.missing_key().ok_or_else(|| error.problem())?;
                     waits = true;
-                    self.wait(self.keys.waiting_for(key, reason));
+                    self.wait(self.keys.waiting_for(missing));
                     if self.control.abandoned.load(Ordering::Relaxed) {
                         return Err(abandoned());
                     }
@@ -458,12 +461,15 @@ impl Starting {
     }
 
     fn missing(&self, error: &VolumeError) -> Option<WaitingFor> {
-        let (key, reason) = error.missing_key()?;
-        Some(self.keys.waiting_for(key, reason))
+        Some(self.keys.waiting_for(error.missing_key()?))
     }
 
     fn wait(&self, waiting: WaitingFor) {
-        let pause = if waiting.grant_wanted { KEY_RETRY_WITHOUT_GRANT } else { KEY_RETRY };
+        let pause = match &waiting {
+            WaitingFor { grant_wanted: true, .. } => KEY_RETRY_WITHOUT_GRANT,
+            WaitingFor { upstream: Some(_), .. } => KEY_RETRY_BEHIND_BROKER,
+            _ => KEY_RETRY,
+        };
         let _ = self.events.send(Event::KeyMissing(Some(waiting)));
         match self.control.nudged.recv_timeout(pause) {
             Ok(()) | Err(RecvTimeoutError::Timeout) => {}

@@ -17,7 +17,7 @@ use strongroom_frontend::listen::{Address, ListenError, Listener};
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_host::protocol::{Disk, DiskBecomes, DiskFrontend, DiskKey, DiskName, Problem, VmSpec};
 use strongroom_host::run_directory::VmRunDirectory;
-use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
+use strongroom_keys::{Kek, KekSource, KeyError, MissingKey};
 use strongroom_types::IoLimits;
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::control::Status;
@@ -93,14 +93,12 @@ pub enum VolumeError {
 
 impl VolumeError {
     /// Returns the missing key with the reason, if it may become available.
-    pub fn missing_key(&self) -> Option<(&ProviderKey, &str)> {
-        let error = match self {
-            Self::Own(error) => return error.missing_key(),
-            Self::Key { error, .. } | Self::Datastore(DatastoreError::Key { error, .. }) => error,
-            _ => return None,
-        };
-        match error {
-            KeyError::Unavailable { key, reason, may_come_back: true } => Some((key, reason)),
+    pub fn missing_key(&self) -> Option<MissingKey<'_>> {
+        match self {
+            Self::Own(error) => error.missing_key(),
+            Self::Key { error, .. } | Self::Datastore(DatastoreError::Key { error, .. }) => {
+                error.missing_key()
+            }
             _ => None,
         }
     }

@@ -7,6 +7,30 @@ use strongroom_memory::secret::SecretError;
 use strongroom_types::{KekId, KeyEpoch, ProviderKey, ProviderName};
 use thiserror::Error;
 
+/// What makes an unavailable key available.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// Nothing: it was destroyed, for example.
+    ForGood,
+    /// Its provider, when it can be reached again, or no longer refuses it.
+    ForNow,
+    /// This provider, of which the key's own is the broker.
+    Upstream(ProviderName),
+    /// Another grant: it was fetched without one, or with one that is of no use any more.
+    Ungranted,
+}
+
+/// A key that is not available and may come back.
+#[derive(Clone, Copy, Debug)]
+pub struct MissingKey<'a> {
+    /// The provider and the key's name there.
+    pub key: &'a ProviderKey,
+    /// Why it is not available, and what to do.
+    pub reason: &'a str,
+    /// What makes it available.
+    pub absence: &'a Absence,
+}
+
 /// Why a key is not available or cannot be used.
 #[derive(Debug, Error)]
 pub enum KeyError {
@@ -33,8 +57,8 @@ pub enum KeyError {
         key: Box<ProviderKey>,
         /// Why not, and what to do.
         reason: String,
-        /// Whether it may be available later; `false` if it was destroyed, for example.
-        may_come_back: bool,
+        /// What makes it available, if anything does.
+        absence: Absence,
     },
     /// A provider made no key.
     #[error("key provider {provider} made no key: {reason}")]
@@ -113,7 +137,16 @@ pub enum KeyError {
 impl KeyError {
     /// Whether waiting may help: the volume is *key-unavailable* until its key is back.
     pub fn may_come_back(&self) -> bool {
-        matches!(self, Self::Unavailable { may_come_back: true, .. })
+        self.missing_key().is_some()
+    }
+
+    /// The key that is missing, if it may come back.
+    pub fn missing_key(&self) -> Option<MissingKey<'_>> {
+        match self {
+            Self::Unavailable { absence: Absence::ForGood, .. } => None,
+            Self::Unavailable { key, reason, absence } => Some(MissingKey { key, reason, absence }),
+            _ => None,
+        }
     }
 
     /// A stable name for programs.
@@ -144,11 +177,17 @@ mod tests {
 
     #[test]
     fn a_key_that_is_away_may_come_back_if_its_provider_says_so() {
-        for may_come_back in [true, false] {
-            let (provider, key) = ("corp".parse().unwrap(), "4711".parse().unwrap());
+        let upstream = Absence::Upstream("corp".parse().unwrap());
+        for absence in [Absence::ForGood, Absence::ForNow, upstream, Absence::Ungranted] {
+            let (provider, key) = ("kms".parse().unwrap(), "4711".parse().unwrap());
             let key = Box::new(ProviderKey { provider, key, wrapped: None });
-            let error = KeyError::Unavailable { key, reason: String::new(), may_come_back };
+            let error = KeyError::Unavailable { key, reason: String::new(), absence: absence.clone() };
+            let may_come_back = absence != Absence::ForGood;
             assert_eq!((error.may_come_back(), error.code()), (may_come_back, "key_unavailable"));
+            assert_eq!(
+                error.missing_key().map(|missing| missing.absence),
+                Some(&absence).filter(|_| may_come_back)
+            );
         }
         let error = KeyError::PassphraseTooShort(1);
         assert_eq!((error.may_come_back(), error.code()), (false, "passphrase_too_short"));

@@ -29,7 +29,7 @@ mod no_providers;
 
 pub use descriptor_key::{ConfigurationKey, DescriptorKey};
 pub use envelope::{Cipher, DEK_BYTES, Envelope, EnvelopeContext, Purpose};
-pub use error::KeyError;
+pub use error::{Absence, KeyError, MissingKey};
 pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParameters, check_new_passphrase};
 pub use key_file::read_key_file;
 pub use keyring::Keyring;

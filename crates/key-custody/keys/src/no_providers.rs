@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::{
-    Kek, KekSource, KeyError, KeyRequestId, Keyring, LeaseStatus, Leases, OnRevocation, ProviderKey,
+    Absence, Kek, KekSource, KeyError, KeyRequestId, Keyring, LeaseStatus, Leases, OnRevocation, ProviderKey,
     ProviderName,
 };
 
@@ -15,7 +15,7 @@ pub struct NoProviders(pub String);
 impl NoProviders {
     fn unavailable(&self, key: &ProviderKey) -> KeyError {
         let (key, reason) = (Box::new(key.clone()), self.0.clone());
-        KeyError::Unavailable { key, reason, may_come_back: false }
+        KeyError::Unavailable { key, reason, absence: Absence::ForGood }
     }
 }
 

@@ -27,6 +27,9 @@ pub(crate) struct Batch<'a> {
     pub header: &'a ResponseHeader,
 }
 
+/// The answers to a batch, and its audit events.
+pub(crate) type Worked = (Vec<ResponseItem>, Vec<Event>);
+
 /// The result of one item.
 struct Done {
     item: ResponseItem,
@@ -35,22 +38,39 @@ struct Done {
 }
 
 impl Batch<'_> {
+    /// Asks external providers for all that the items need, and does nothing else. If one is away,
+    /// all items are refused for that: then the request does nothing, and its grant is not used up.
+    pub async fn ask_ahead(&self, answers: &mut Answers) -> Option<Worked> {
+        // Each item may need one call for a state and one for a key.
+        for _ in 0..=2 * self.request.items.len() {
+            let mut tried = self.try_items(&self.request.items, None, &[], answers);
+            if let Some(ask) = tried.asks.take() {
+                self.server.ask(ask, answers).await;
+                continue;
+            }
+            let failure = tried.provider_is_away?;
+            let items = self.request.items.iter().map(|item| failed(item, &failure)).collect();
+            let refused = |event| Event { outcome: refusal(&failure), ..event };
+            return Some((items, tried.events.into_iter().map(refused).collect()));
+        }
+        None
+    }
+
     /// Executes all items; returns their answers and their audit events.
-    pub async fn work_through(&self) -> (Vec<ResponseItem>, Vec<Event>) {
+    pub async fn work_through(&self, answers: Answers) -> Worked {
         match self.request.header.batch_error_continuation_option {
-            Some(BatchErrorContinuationOption::Undo) => self.all_or_nothing().await,
-            Some(BatchErrorContinuationOption::Continue) => self.one_by_one(false).await,
-            _ => self.one_by_one(true).await,
+            Some(BatchErrorContinuationOption::Undo) => self.all_or_nothing(answers).await,
+            Some(BatchErrorContinuationOption::Continue) => self.one_by_one(false, answers).await,
+            _ => self.one_by_one(true, answers).await,
         }
     }
 
     /// Executes each item by itself, always in the order of the request.
-    async fn one_by_one(&self, stop_at_failure: bool) -> (Vec<ResponseItem>, Vec<Event>) {
+    async fn one_by_one(&self, stop_at_failure: bool, mut answers: Answers) -> Worked {
         // Their exact size: answers are large, and room for more would be wiped with them.
         let count = self.request.items.len();
         let (mut items, mut events) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let mut placeholder = None;
-        let mut answers = Answers::default();
         for item in &self.request.items {
             let done = self.one(item, placeholder, &items, &mut answers).await;
             placeholder = done.placeholder;
@@ -87,10 +107,9 @@ impl Batch<'_> {
     }
 
     /// Executes all items in one transaction, which is dropped if one fails.
-    async fn all_or_nothing(&self) -> (Vec<ResponseItem>, Vec<Event>) {
+    async fn all_or_nothing(&self, mut answers: Answers) -> Worked {
         let requested = &self.request.items;
         let mut failure = contended();
-        let mut answers = Answers::default();
         // Each item may need one call to an external provider, and a retry afterwards.
         for _ in 0..COMMIT_ATTEMPTS + 2 * requested.len() {
             let mut tried = self.try_items(requested, None, &[], &answers);
@@ -132,7 +151,7 @@ impl Batch<'_> {
     }
 
     /// Marks the items before the failed one as undone.
-    fn undone(&self, tried: Tried) -> (Vec<ResponseItem>, Vec<Event>) {
+    fn undone(&self, tried: Tried) -> Worked {
         let (mut items, mut events) = (tried.items, tried.events);
         let last = items.len().saturating_sub(1);
         for item in &mut items[..last] {
@@ -161,6 +180,7 @@ impl Batch<'_> {
             placeholder,
             transaction: Ok(None),
             asks: None,
+            provider_is_away: None,
         };
         let mut work = match self.server.objects.begin() {
             Ok(work) => work,
@@ -205,6 +225,7 @@ impl Batch<'_> {
                     let done = self.refuse(item, &failure, objects, None);
                     tried.items.push(done.item);
                     tried.events.extend(done.event.map(noted));
+                    tried.provider_is_away = Some(failure).filter(|failure| failure.provider_is_away);
                     // The failed item's staged changes are dropped with the transaction.
                     return tried;
                 }
@@ -271,6 +292,8 @@ struct Tried {
     transaction: Result<Option<Transaction>, KeepingError>,
     /// The attempt is void: this request to a provider must come first.
     asks: Option<Ask>,
+    /// The last item failed because its provider does not answer.
+    provider_is_away: Option<Failure>,
 }
 
 impl Tried {

@@ -15,18 +15,27 @@ pub struct Caller {
     identity: Arc<Identity>,
     address: Option<SocketAddr>,
     grant: Option<VerifiedGrant>,
+    grant_is_used: bool,
 }
 
 impl Caller {
     /// The client that the certificate names, with no grant.
     pub fn new(identity: impl Into<Arc<Identity>>, address: Option<SocketAddr>) -> Self {
-        Self { identity: identity.into(), address, grant: None }
+        Self { identity: identity.into(), address, grant: None, grant_is_used: false }
     }
 
-    /// The same with a grant that was redeemed for this request.
+    /// The same with the grant of this request, which is not used up yet: nothing may be released
+    /// or changed under it.
     #[must_use]
     pub fn with_grant(mut self, grant: VerifiedGrant) -> Self {
         self.grant = Some(grant);
+        self
+    }
+
+    /// The same after its grant was redeemed for this request.
+    #[must_use]
+    pub fn with_used_grant(mut self) -> Self {
+        self.grant_is_used = true;
         self
     }
 
@@ -50,6 +59,11 @@ impl Caller {
         self.grant.as_ref()
     }
 
+    /// Whether the grant of this request was redeemed for it.
+    pub fn grant_is_used(&self) -> bool {
+        self.grant_is_used
+    }
+
     /// The identity for the audit record.
     pub fn who(&self) -> Who {
         Who { identity: Arc::clone(&self.identity), address: self.address }
@@ -66,8 +80,10 @@ impl Caller {
         match scope {
             Scope::Nothing => Err(Failure::denied(format!("the role {} may not do that", self.role()))),
             Scope::Granted => {
-                let grant =
-                    self.grant.as_ref().ok_or_else(|| Failure::denied("a host needs a grant for that"))?;
+                let grant = self
+                    .grant
+                    .as_ref()
+                    .ok_or_else(|| Failure::denied("grant-needed: a host needs a grant for that"))?;
                 let operation = match class {
                     OperationClass::ReadKey => GrantedOperation::Get,
                     OperationClass::ReadMetadata => GrantedOperation::ReadMetadata,

@@ -23,6 +23,9 @@ pub struct Failure {
     pub reason: ResultReason,
     /// The reason for people. It reveals nothing that the client may not know.
     pub message: String,
+    /// Whether it is only that an external provider does not answer now. A grant is not used up for
+    /// that.
+    pub provider_is_away: bool,
 }
 
 impl Failure {
@@ -33,7 +36,7 @@ impl Failure {
             message.truncate(message.floor_char_boundary(MESSAGE_MAX_BYTES));
             message.push('…');
         }
-        Self { reason, message }
+        Self { reason, message, provider_is_away: false }
     }
 
     /// The client lacks permission.

@@ -6,7 +6,7 @@ use strongroom_store::Store;
 use time::OffsetDateTime;
 
 use crate::access::Identity;
-use crate::grant::ledger::redeem;
+use crate::grant::ledger::{redeem, redemption};
 use crate::grant::{GrantVerifier, RedeemError, Signers, VerifiedGrant};
 use crate::objects::clock::Clock;
 use crate::server::{GrantFailure, Grants, Redeeming};
@@ -29,17 +29,22 @@ impl<S: Signers> Grants for LedgeredGrants<S> {
     fn verify(&self, bytes: &[u8], host: &Identity) -> Result<VerifiedGrant, GrantFailure> {
         // A clock beyond the year 9999 is wrong; no grant is valid then.
         let now = OffsetDateTime::from_unix_timestamp(self.clock.now().0).map_err(unavailable)?;
-        Ok(self.verifier.verify(bytes, host, now)?)
+        let verified = self.verifier.verify(bytes, host, now)?;
+        let snapshot = self.store.snapshot().map_err(unavailable)?;
+        // One that was used is refused before anything is done for it.
+        redemption(snapshot.as_ref(), &verified).map_err(of_ledger)?;
+        Ok(verified)
     }
 
     fn redeem<'a>(&'a self, grant: &'a VerifiedGrant) -> Redeeming<'a> {
-        Box::pin(async move {
-            match redeem(self.store.as_ref(), grant).await {
-                Ok(()) => Ok(()),
-                Err(RedeemError::Refused(refusal)) => Err(GrantFailure::Refused(refusal)),
-                Err(error) => Err(unavailable(error)),
-            }
-        })
+        Box::pin(async move { redeem(self.store.as_ref(), grant).await.map_err(of_ledger) })
+    }
+}
+
+fn of_ledger(error: RedeemError) -> GrantFailure {
+    match error {
+        RedeemError::Refused(refusal) => GrantFailure::Refused(refusal),
+        error => unavailable(error),
     }
 }
 

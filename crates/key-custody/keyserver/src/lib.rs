@@ -47,6 +47,7 @@ pub mod management;
 pub mod objects;
 mod observer;
 mod operations;
+mod presented;
 pub mod process;
 pub mod recovery;
 pub mod root;
@@ -57,6 +58,6 @@ pub mod state;
 
 pub use self::caller::Caller;
 pub use self::granting::LedgeredGrants;
-pub use self::observer::{Event, EventOutcome, Observer, RecordError, Recording};
+pub use self::observer::{Event, EventOutcome, Observer, RecordError, Recording, ShownGrant};
 pub use self::server::{Foundations, GrantFailure, Grants, KeyServer, Redeeming};
 pub use self::settings::Settings;

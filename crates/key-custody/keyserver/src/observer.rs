@@ -58,7 +58,7 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShownGrant {
     /// It was accepted.
-    Redeemed {
+    Accepted {
         /// Its id.
         id: GrantId,
         /// The VM.
@@ -67,6 +67,8 @@ pub enum ShownGrant {
         generation: VmGeneration,
         /// Who signed it.
         signer: ClientId,
+        /// Whether the request used it up.
+        is_used: bool,
     },
     /// It was refused, and its contents are not trusted.
     Refused {

@@ -1,8 +1,10 @@
 //! Handles a request from its bytes to the bytes of its answer: grant, batch, record.
 //!
 //! The promises depend on this order:
-//! 1. the request's grant, if it has one, is verified, checked against the owners of its objects,
-//!    and redeemed, durably;
+//! 1. the request's grant, if it has one, is verified, found unused, and checked against the owners
+//!    of its objects; external providers are asked for all that its items need. If one is away, the
+//!    request is refused as a whole, and the grant is as it was. Otherwise it is redeemed, durably,
+//!    before anything is done or released under it;
 //! 2. each item of the batch is one piece of work and one transaction, durable before the next
 //!    begins; in a batch with the undo option, all items are one transaction;
 //! 3. operations and refusals are recorded, durably;
@@ -23,7 +25,7 @@ use strongroom_store::Store;
 use zeroize::Zeroizing;
 
 use crate::access::Identity;
-use crate::batch::{Batch, failed, refusal};
+use crate::batch::{Batch, Worked, failed, refusal};
 use crate::broker::{Broker, not_brokered};
 use crate::caller::{Caller, refused};
 use crate::failure::Failure;
@@ -36,6 +38,7 @@ use crate::objects::sealing::SealingError;
 use crate::observer::{Event, EventOutcome, Observer, ShownGrant};
 use crate::operations::GroupTurns;
 use crate::operations::asking::{Answers, Ask};
+use crate::presented::PresentedGrants;
 use crate::settings::Settings;
 
 /// Most items of one batch: bounds the client's wait, and the transaction of a batch with the undo
@@ -47,14 +50,21 @@ pub type Redeeming<'a> = Pin<Box<dyn Future<Output = Result<(), GrantFailure>> +
 
 /// Verifies grants and uses them up.
 pub trait Grants: Send + Sync {
-    /// Verifies that `bytes` are a grant that `host` may use now.
+    /// Verifies that `bytes` are a grant that `host` may use now, and that was not used before.
     ///
     /// # Errors
     /// Why it is not accepted.
     fn verify(&self, bytes: &[u8], host: &Identity) -> Result<VerifiedGrant, GrantFailure>;
 
-    /// Uses a grant up, durably once the future completes.
+    /// Uses a grant up, durably once the future completes. Of several calls one succeeds.
     fn redeem<'a>(&'a self, grant: &'a VerifiedGrant) -> Redeeming<'a>;
+}
+
+/// The grant of a request, which is not used up yet.
+struct Granted {
+    grant: VerifiedGrant,
+    /// Whether it names a key of an external provider.
+    is_brokered: bool,
 }
 
 /// Why a grant was not accepted.
@@ -76,6 +86,7 @@ pub struct KeyServer {
     grants: Arc<dyn Grants>,
     observer: Arc<dyn Observer>,
     broker: Option<Arc<Broker>>,
+    presented: PresentedGrants,
     inquiry: Arc<Inquiry>,
     pub(crate) turns: GroupTurns,
     answered: AtomicU64,
@@ -115,6 +126,7 @@ impl KeyServer {
             grants,
             observer,
             broker: None,
+            presented: PresentedGrants::default(),
             inquiry: Arc::new(Inquiry::new(dependents)),
             turns: GroupTurns::default(),
             answered: AtomicU64::new(0),
@@ -131,11 +143,13 @@ impl KeyServer {
     pub(crate) async fn ask(&self, ask: Ask, answers: &mut Answers) {
         match (ask, &self.broker) {
             (Ask::Key(key), Some(broker)) => {
-                let answer = broker.key(&key).await;
+                let deadline = *answers.deadline.get_or_insert_with(|| broker.deadline());
+                let answer = broker.key(&key, deadline).await;
                 answers.keys.insert(key, answer);
             }
             (Ask::State(key), Some(broker)) => {
-                let answer = broker.state(&key).await;
+                let deadline = *answers.deadline.get_or_insert_with(|| broker.deadline());
+                let answer = broker.state(&key, deadline).await;
                 answers.states.insert(key, answer);
             }
             (Ask::Key(key), None) => {
@@ -179,11 +193,8 @@ impl KeyServer {
     /// Answers a request.
     pub async fn handle(&self, caller: Caller, request: &RequestMessage) -> ResponseMessage {
         let header = self.header(request.header.protocol_version);
-        let (items, events) = match self.prepare(caller.clone(), request).await {
-            Ok(caller) => {
-                let batch = Batch { server: self, caller: &caller, request, header: &header };
-                batch.work_through().await
-            }
+        let (items, events) = match self.work(&caller, request, &header).await {
+            Ok(worked) => worked,
             Err(failure) => {
                 let shown = refused_grant(&request.header);
                 let event = |item: &RequestItem| Event {
@@ -199,38 +210,61 @@ impl KeyServer {
         ResponseMessage { header, items }
     }
 
-    /// Checks a request before any of its items; returns the caller with its grant.
-    async fn prepare(&self, caller: Caller, request: &RequestMessage) -> Result<Caller, Failure> {
+    /// Works through a request, after its grant was used up if it has one.
+    ///
+    /// # Errors
+    /// Why it is refused before any of its items.
+    async fn work(
+        &self,
+        caller: &Caller,
+        request: &RequestMessage,
+        header: &ResponseHeader,
+    ) -> Result<Worked, Failure> {
+        let (mut answers, server) = (Answers::default(), self);
+        let Some(Granted { grant, is_brokered }) = self.granted(caller, request)? else {
+            return Ok(Batch { server, caller, request, header }.work_through(answers).await);
+        };
+        let of_grant = |refusal| refused(&refusal);
+        let _presented = self.presented.present(grant.grant().id()).map_err(of_grant)?;
+        let caller = &caller.clone().with_grant(grant.clone());
+        let batch = Batch { server, caller, request, header };
+        if is_brokered && let Some(refused) = batch.ask_ahead(&mut answers).await {
+            return Ok(refused);
+        }
+        self.grants.redeem(&grant).await.map_err(of_failed_grant)?;
+        let caller = &caller.clone().with_used_grant();
+        Ok(Batch { caller, ..batch }.work_through(answers).await)
+    }
+
+    /// Checks a request before any of its items; returns its grant, which is not used up yet.
+    fn granted(&self, caller: &Caller, request: &RequestMessage) -> Result<Option<Granted>, Failure> {
         if request.items.is_empty() || request.items.len() > BATCH_MAX_ITEMS {
             return Err(Failure::new(
                 ResultReason::InvalidMessage,
                 format!("a batch has 1 to {BATCH_MAX_ITEMS} items"),
             ));
         }
-        let Some(bytes) = grant_in(&request.header)? else { return Ok(caller) };
-        let of_grant = |failure| match failure {
-            GrantFailure::Refused(refusal) => refused(&refusal),
-            error => Failure::internal(&error),
-        };
-        let grant = self.grants.verify(bytes, caller.identity()).map_err(of_grant)?;
-        self.check_owners(&grant)?;
-        self.grants.redeem(&grant).await.map_err(of_grant)?;
-        Ok(caller.with_grant(grant))
+        let Some(bytes) = grant_in(&request.header)? else { return Ok(None) };
+        let grant = self.grants.verify(bytes, caller.identity()).map_err(of_failed_grant)?;
+        let is_brokered = self.check_owners(&grant)?;
+        Ok(Some(Granted { grant, is_brokered }))
     }
 
     /// Checks that the grant's signer owns the objects: a control plane cannot grant other owners'
     /// keys. Checked before redemption, because that lets the host keep reading the objects'
-    /// metadata.
-    fn check_owners(&self, grant: &VerifiedGrant) -> Result<(), Failure> {
+    /// metadata. Returns whether a key of an external provider is among them.
+    fn check_owners(&self, grant: &VerifiedGrant) -> Result<bool, Failure> {
         let work = self.objects.begin().map_err(|error| Failure::internal(&error))?;
+        let mut is_brokered = false;
         for id in grant.grant().objects().iter().filter_map(|text| text.parse::<ObjectId>().ok()) {
             match work.load(id) {
                 Ok(object) if object.owner != grant.signer() => return Err(refused(&Refusal::NotTheSigners)),
-                Ok(_) | Err(KeepingError::NotFound { .. }) => {}
+                Ok(object) => is_brokered |= object.upstream.is_some(),
+                Err(KeepingError::NotFound { .. }) => {}
                 Err(error) => return Err(Failure::internal(&error)),
             }
         }
-        Ok(())
+        Ok(is_brokered)
     }
 
     /// Returns `items` if the events can be recorded; otherwise refusals.
@@ -276,13 +310,21 @@ impl KeyServer {
         objects: Vec<ObjectId>,
         outcome: EventOutcome,
     ) -> Event {
-        let grant = caller.grant().map(|verified| ShownGrant::Redeemed {
+        let grant = caller.grant().map(|verified| ShownGrant::Accepted {
             id: verified.grant().id(),
             vm: verified.grant().vm(),
             generation: verified.grant().generation(),
             signer: verified.signer(),
+            is_used: caller.grant_is_used(),
         });
         Event { at: self.clock.now(), who: caller.who(), operation, objects, outcome, grant, upstream: None }
+    }
+}
+
+fn of_failed_grant(failure: GrantFailure) -> Failure {
+    match failure {
+        GrantFailure::Refused(refusal) => refused(&refusal),
+        error => Failure::internal(&error),
     }
 }
 

@@ -38,6 +38,10 @@ pub const CRYPTOPERIOD_DAYS_MAX: u32 = 3653;
 /// wait.
 pub const REQUEST_TIMEOUT_MS: (u64, u64) = (100, 8_000);
 
+/// The timeout of a request, in milliseconds, unless it is set. A key server that is the broker of
+/// another provider answers within 4 s, also if that is silent.
+pub const DEFAULT_REQUEST_TIMEOUT_MS: u64 = 5_000;
+
 /// The configuration of one provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -208,7 +212,7 @@ impl KmipConfig {
     }
 
     fn default_request_timeout_ms() -> u64 {
-        5_000
+        DEFAULT_REQUEST_TIMEOUT_MS
     }
 
     fn check(&self) -> Result<(), ProviderError> {

@@ -1,6 +1,6 @@
 //! Errors of key providers.
 
-use strongroom_keys::ProviderName;
+use strongroom_keys::{Absence, ProviderName};
 use strongroom_memory::secret::SecretError;
 use thiserror::Error;
 
@@ -22,6 +22,22 @@ pub enum ProviderError {
     #[error("{reason}")]
     Unavailable {
         /// The attempts, server by server.
+        reason: String,
+    },
+    /// The key's server is the broker of another provider, which is unavailable. It ends by itself
+    /// when that is back.
+    #[error("it comes from key provider {upstream}, which is unavailable: {reason}")]
+    UpstreamUnavailable {
+        /// The other provider.
+        upstream: ProviderName,
+        /// The key's name there, and the attempts.
+        reason: String,
+    },
+    /// The server gives the key for another grant: none was sent, or one that is of no use any
+    /// more.
+    #[error("{reason}")]
+    Ungranted {
+        /// The server, and its message.
         reason: String,
     },
     /// A server refused. It ends when somebody changes the configuration or the permissions.
@@ -66,20 +82,36 @@ pub enum ProviderError {
 impl ProviderError {
     /// Whether the error may end by itself.
     pub fn ends_by_itself(&self) -> bool {
-        matches!(self, Self::Unavailable { .. })
+        matches!(self, Self::Unavailable { .. } | Self::UpstreamUnavailable { .. })
     }
 
     /// Whether the key may be available later: when a server is back, or when somebody removes the
     /// obstacle.
     pub fn may_come_back(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Refused { .. } | Self::NotActivated)
+        self.absence() != Absence::ForGood
+    }
+
+    /// What makes the key available.
+    pub fn absence(&self) -> Absence {
+        match self {
+            Self::Unavailable { .. } | Self::Refused { .. } | Self::NotActivated => Absence::ForNow,
+            Self::UpstreamUnavailable { upstream, .. } => Absence::Upstream(upstream.clone()),
+            Self::Ungranted { .. } => Absence::Ungranted,
+            Self::NoSuchKey
+            | Self::Deactivated
+            | Self::Compromised
+            | Self::Destroyed
+            | Self::Unsupported(_)
+            | Self::Misconfigured { .. }
+            | Self::Secret(_) => Absence::ForGood,
+        }
     }
 
     /// A stable name for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Unavailable { .. } => "provider_unavailable",
-            Self::Refused { .. } => "provider_refused",
+            Self::Unavailable { .. } | Self::UpstreamUnavailable { .. } => "provider_unavailable",
+            Self::Refused { .. } | Self::Ungranted { .. } => "provider_refused",
             Self::NoSuchKey => "no_such_key",
             Self::NotActivated => "key_not_activated",
             Self::Deactivated => "key_deactivated",

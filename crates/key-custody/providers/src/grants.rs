@@ -9,11 +9,12 @@
 //! under a grant until the VM moves to another generation. So leases are renewed
 //! ([`Holder`](crate::Holder)) without grants.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use strongroom_crypto::mac::{DIGEST_BYTES, sha256};
 use strongroom_keys::ProviderKeyId;
 use zeroize::Zeroizing;
 
@@ -47,10 +48,10 @@ impl KeyGrant {
     pub fn is_for(&self, key: &ProviderKeyId) -> bool {
         self.keys.contains(key)
     }
+}
 
-    fn is_over(&self, now: SystemTime) -> bool {
-        now.duration_since(self.expires).is_ok_and(|since| since > KEPT_AFTER_END)
-    }
+fn is_over(expires: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(expires).is_ok_and(|since| since > KEPT_AFTER_END)
 }
 
 impl fmt::Debug for KeyGrant {
@@ -64,13 +65,30 @@ pub trait GrantSource: Send + Sync {
     /// Takes a grant that names the key, if there is one. The caller is then its only user.
     fn take(&self, key: &ProviderKeyId) -> Option<KeyGrant>;
 
-    /// Returns a grant that certainly reached no server.
+    /// Returns a grant that no server has used up: it certainly reached none, or the server has
+    /// said so.
     fn put_back(&self, grant: KeyGrant);
 }
 
 /// Grants in memory, the oldest used first.
 #[derive(Debug, Default)]
-pub struct GrantWallet(Mutex<VecDeque<KeyGrant>>);
+pub struct GrantWallet(Mutex<Grants>);
+
+#[derive(Debug, Default)]
+struct Grants {
+    unused: VecDeque<KeyGrant>,
+    /// Those that were added, by their digests. A grant that is brought again, because nobody knows
+    /// whether it had come, is not taken again: it may have been used meanwhile.
+    known: HashMap<[u8; DIGEST_BYTES], SystemTime>,
+}
+
+impl Grants {
+    fn forget_expired(&mut self) {
+        let now = SystemTime::now();
+        self.unused.retain(|grant| !is_over(grant.expires, now));
+        self.known.retain(|_, expires| !is_over(*expires, now));
+    }
+}
 
 impl GrantWallet {
     /// An empty one.
@@ -78,27 +96,33 @@ impl GrantWallet {
         Self::default()
     }
 
-    /// Adds a grant.
+    /// Adds a grant, once: one that was added before is ignored.
     pub fn add(&self, grant: KeyGrant) {
         let mut grants = self.0.lock();
-        if grants.len() >= GRANTS_KEPT_MAX {
-            grants.pop_front();
+        grants.forget_expired();
+        if grants.known.len() >= GRANTS_KEPT_MAX {
+            grants.known.clear();
         }
-        grants.push_back(grant);
+        if grants.known.insert(sha256(grant.bytes()), grant.expires).is_some() {
+            return;
+        }
+        if grants.unused.len() >= GRANTS_KEPT_MAX {
+            grants.unused.pop_front();
+        }
+        grants.unused.push_back(grant);
     }
 }
 
 impl GrantSource for GrantWallet {
     fn take(&self, key: &ProviderKeyId) -> Option<KeyGrant> {
-        let now = SystemTime::now();
         let mut grants = self.0.lock();
-        grants.retain(|grant| !grant.is_over(now));
-        let found = grants.iter().position(|grant| grant.is_for(key))?;
-        grants.remove(found)
+        grants.forget_expired();
+        let found = grants.unused.iter().position(|grant| grant.is_for(key))?;
+        grants.unused.remove(found)
     }
 
     fn put_back(&self, grant: KeyGrant) {
-        self.0.lock().push_front(grant);
+        self.0.lock().unused.push_front(grant);
     }
 }
 
@@ -124,15 +148,37 @@ mod tests {
         assert_eq!((take("a"), take("a")), (Some(vec![3]), None));
     }
 
+    /// hostd brings the grants of an order again if it does not know whether they have come.
+    #[test]
+    fn a_grant_that_is_brought_again_is_not_presented_again() {
+        let (wallet, soon) = (GrantWallet::new(), SystemTime::now() + Duration::from_secs(60));
+        let key = "a".parse().unwrap();
+        for _ in 0..3 {
+            wallet.add(grant(1, &["a"], soon));
+        }
+        let taken = wallet.take(&key).unwrap();
+        assert!(wallet.take(&key).is_none());
+        // Not even after its use, of which the wallet does not hear.
+        wallet.add(grant(1, &["a"], soon));
+        assert!(wallet.take(&key).is_none());
+        // One that was not used up is there, once.
+        wallet.put_back(taken);
+        wallet.add(grant(1, &["a"], soon));
+        assert!(wallet.take(&key).is_some() && wallet.take(&key).is_none());
+    }
+
     #[test]
     fn what_has_long_expired_is_dropped_and_a_wallet_has_an_end() {
         let (wallet, now) = (GrantWallet::new(), SystemTime::now());
         wallet.add(grant(1, &["a"], now - Duration::from_secs(3600)));
         assert!(wallet.take(&"a".parse().unwrap()).is_none());
-        for _ in 0..=GRANTS_KEPT_MAX {
-            wallet.add(grant(2, &["a"], now + Duration::from_secs(60)));
+        for number in 0..=GRANTS_KEPT_MAX {
+            let (bytes, keys) = (number.to_be_bytes().to_vec(), ["a".parse().unwrap()]);
+            wallet.add(KeyGrant::new(bytes, keys, now + Duration::from_secs(60)));
         }
-        assert_eq!(wallet.0.lock().len(), GRANTS_KEPT_MAX);
+        let grants = wallet.0.lock();
+        assert_eq!(grants.unused.len(), GRANTS_KEPT_MAX);
+        assert!(grants.known.len() <= GRANTS_KEPT_MAX);
         assert_eq!(format!("{:?}", grant(7, &["a"], now)), "KeyGrant(1 keys, redacted)");
     }
 }

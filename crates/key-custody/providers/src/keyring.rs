@@ -109,7 +109,7 @@ impl ProviderKeyring {
             self.provider(&key.provider).and_then(|provider| fetch(&*provider)).map_err(|error| {
                 KeyError::Unavailable {
                     key: Box::new(key.clone()),
-                    may_come_back: error.may_come_back(),
+                    absence: error.absence(),
                     reason: error.to_string(),
                 }
             })?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_keys::{
-    Kek, KekSource, KeyError, LeaseStatus, Leases, OnRevocation, ProviderKey, ProviderName,
+    Absence, Kek, KekSource, KeyError, LeaseStatus, Leases, OnRevocation, ProviderKey, ProviderName,
 };
 
 use crate::config::ProviderConfig;
@@ -94,7 +94,7 @@ impl Leases for ProviderLeases {
         self.with_holder(&key.provider, |holder| holder.adopt(kek)).map_err(|error| KeyError::Unavailable {
             key: Box::new(key.clone()),
             reason: format!("it cannot be held: {error}"),
-            may_come_back: false,
+            absence: Absence::ForGood,
         })
     }
 

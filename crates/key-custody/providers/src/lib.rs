@@ -32,7 +32,7 @@ use std::time::Duration;
 
 pub use check::{ServerCheck, Step, check};
 pub use config::{
-    CONFIG_FORMAT, CRYPTOPERIOD_DAYS_MAX, KmipConfig, LEASE_SECONDS, LeaseConfig,
+    CONFIG_FORMAT, CRYPTOPERIOD_DAYS_MAX, DEFAULT_REQUEST_TIMEOUT_MS, KmipConfig, LEASE_SECONDS, LeaseConfig,
     OUTAGE_ALLOWANCE_SECONDS_MAX, ProviderConfig, RENEW_SECONDS, REQUEST_TIMEOUT_MS, SERVERS_MAX,
     SourceConfig, VaultConfig, VaultLogin,
 };

@@ -99,20 +99,25 @@ impl Control {
     }
 
     fn raise_and_clear(&self, wanted: Wanted) -> Result<(), Failure> {
+        let now = self.now_unix_ms();
         let (raised, cleared): (Vec<Alarm>, Vec<Row<Alarm>>) = {
             let index = self.inventory.read();
-            let new = wanted.0.values().filter(|alarm| {
-                index.alarms.get(&alarm.id()).is_none_or(|raised| raised.severity != alarm.severity)
+            let new = wanted.0.values().filter_map(|alarm| match index.alarms.get(&alarm.id()) {
+                Some(raised) if raised.severity == alarm.severity => {
+                    // What a person can do about it may change, as when another server is down now.
+                    let since_unix_ms = raised.since_unix_ms;
+                    let again = Alarm { since_unix_ms, ..alarm.clone() };
+                    (raised.next_step != alarm.next_step).then_some(again)
+                }
+                _ => Some(Alarm { since_unix_ms: now, ..alarm.clone() }),
             });
             let over = index.alarms.iter().filter(|raised| !wanted.0.contains_key(&raised.id()));
-            (new.cloned().collect(), over.cloned().collect())
+            (new.collect(), over.cloned().collect())
         };
-        let now = self.now_unix_ms();
         for some in raised.chunks(CHANGED_AT_A_TIME) {
             let mut draft = self.draft();
             for alarm in some {
-                let alarm = Alarm { since_unix_ms: now, ..alarm.clone() };
-                draft = draft.put(&alarm).alarm_event(RAISED, &alarm, &alarm.message);
+                draft = draft.put(alarm).alarm_event(RAISED, alarm, &alarm.message);
             }
             self.inventory.commit(draft)?;
         }

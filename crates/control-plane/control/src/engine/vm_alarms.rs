@@ -263,7 +263,10 @@ impl Control {
                 Severity::Critical,
                 vm.object(),
                 format!("VM {} waits for {}: {}", vm.name, waiting.key, waiting.reason),
-                format!("`strongroom key-provider test {}`; the VM goes on by itself", waiting.key.provider),
+                format!(
+                    "`strongroom key-provider test {}`; the VM goes on by itself",
+                    waiting.upstream.as_ref().unwrap_or(&waiting.key.provider)
+                ),
             );
         }
         if seen.tpm_lost {

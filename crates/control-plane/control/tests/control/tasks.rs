@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Site, caller, copy, create, settle_down, with_vms};
 use strongroom_api::access::AccessLogQuery;
-use strongroom_api::alarm::{AlarmKind, Severity};
+use strongroom_api::alarm::{Alarm, AlarmKind, Severity};
 use strongroom_api::datastore::{RebuildDatastore, Standing};
 use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
@@ -16,6 +16,7 @@ use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_host::protocol::{
     CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs, TicketRequest,
+    WaitingFor,
 };
 use strongroom_types::{Iops, VmId, VolumeId};
 
@@ -43,6 +44,46 @@ fn a_start_waits_for_its_key_and_goes_on_by_itself() {
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
     assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
     assert_eq!(alarms(&control), []);
+}
+
+/// The alarm names the provider that is down, which may be another one than the key's own, and
+/// follows if it is another one then.
+#[test]
+fn the_alarm_of_a_missing_key_names_what_is_down_and_what_to_do() {
+    let (site, control) = with_vms(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let id = control.show_vm("web1").unwrap().summary.id;
+    let waits = |reason: &str, upstream: Option<&str>, grant_wanted: bool| {
+        let key = control.inventory.read().vm(id).unwrap().hardware.keys().remove(0);
+        let upstream = upstream.map(|name| name.parse().unwrap());
+        let waiting = WaitingFor { key, reason: reason.to_owned(), upstream, grant_wanted };
+        site.host.guest("web1", |vm| {
+            (vm.power, vm.waiting_for) = (HostPower::KeyUnavailable, vec![waiting.clone()]);
+        });
+        assert!(settle_down(&site, &control));
+        let index = control.inventory.read();
+        index.alarms.iter().map(|alarm| Alarm::clone(alarm)).collect::<Vec<_>>()
+    };
+    let away = "it comes from key provider corp, which is unavailable: key 4711: kms1 is silent";
+    let alarms = waits(away, Some("corp"), false);
+    let [alarm] = alarms.as_slice() else { panic!("{alarms:?}") };
+    assert_eq!((alarm.kind, alarm.severity), (AlarmKind::KeyUnavailable, Severity::Critical));
+    assert!(alarm.message.starts_with("VM web1 waits for key provider embedded, key key-0"), "{alarm:?}");
+    assert!(alarm.message.ends_with(away), "{alarm:?}");
+    assert_eq!(alarm.next_step, "`strongroom key-provider test corp`; the VM goes on by itself");
+    // It has its grant, and is sent no other.
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::KeyUnavailable);
+    // Then it is the key server that is down.
+    let since = alarm.since_unix_ms;
+    let alarms = waits("no connection", None, false);
+    let [alarm] = alarms.as_slice() else { panic!("{alarms:?}") };
+    assert_eq!(alarm.next_step, "`strongroom key-provider test embedded`; the VM goes on by itself");
+    assert!(alarm.message.ends_with("no connection"), "{alarm:?}");
+    assert_eq!(alarm.since_unix_ms, since, "it has waited since then");
+    // Without a grant it gets another one.
+    assert_eq!(waits(away, Some("corp"), true), []);
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{KekId, LeaseStatus, ProviderKey, VmId, VolumeId};
+use strongroom_types::{KekId, LeaseStatus, ProviderKey, ProviderName, VmId, VolumeId};
 use strongroom_vm::{DiskName, VmName};
 
 use super::change::Epoch;
@@ -208,6 +208,10 @@ pub struct WaitingFor {
     pub key: ProviderKey,
     /// Why the key is unavailable.
     pub reason: String,
+    /// The provider that is unavailable, if it is another one than the key's own, which is its
+    /// broker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<ProviderName>,
     /// Whether it has no grant left to fetch the key with.
     /// [`SupplyGrants`](super::OperationKind::SupplyGrants) brings one.
     pub grant_wanted: bool,

@@ -12,7 +12,7 @@ use strongroom_host::orders::{Brought, JobRequest, Report, RequestKind, Task};
 use strongroom_host::protocol::{
     CloneSource, DatastoreState, DiskChange, DiskName, Dump, Grant, HandoverId, HeldVolume, JudgeRequest,
     Judgement, KnownVolume, MacAddress, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
-    SnapshotChange, StartOptions, TicketRequest, VmSpec, VolumeFacts,
+    SnapshotChange, StartOptions, TicketRequest, VmSpec, VolumeFacts, WaitingFor,
 };
 use strongroom_host::state_file::StateFile;
 use strongroom_host::vm_directory::{
@@ -108,7 +108,7 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
         OperationKind::Resume => ask(hostd, job, RequestKind::Resume).await,
         OperationKind::Reset => ask(hostd, job, RequestKind::Reset).await,
-        OperationKind::SupplyGrants => ask(hostd, job, RequestKind::Grants(job.request.grants.clone())).await,
+        OperationKind::SupplyGrants => supply_grants(hostd, job).await,
         OperationKind::ImportDisk { spec, disk, ticket, format } => {
             off(hostd, vm)?;
             let wanted = TicketRequest::Upload { disk: disk.clone() };
@@ -879,10 +879,28 @@ async fn give_grants(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Result<Option<Observ
             }
         }
         if given >= GRANTS_GIVEN_MAX || Instant::now() >= until {
-            let message = "the VM's supervisor waits for its keys, for which these grants are of no use";
-            return Err(Problem::new("key_unavailable", message).with_next_step("try it again"));
+            return Err(still_waits(hostd, job.vm));
         }
     }
+}
+
+/// Why a VM has no keys although it has got grants.
+fn still_waits(hostd: &Hostd, vm: VmId) -> Problem {
+    let waiting = hostd.vms.get(vm).and_then(|now| now.waiting_for.into_iter().next());
+    let message = match waiting {
+        Some(WaitingFor { key, reason, .. }) => format!("the VM waits for {key}: {reason}"),
+        None => "the VM's supervisor waits for its keys, and does not say why".to_owned(),
+    };
+    Problem::new("key_unavailable", message).with_next_step("try it again when the key is there")
+}
+
+/// Brings grants to a VM that waits for a key. What comes of it is in the VM's state.
+async fn supply_grants(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    meant_for(job, &now)?;
+    let link = link_to(hostd, job.vm, AWAY_MAX).await?;
+    link.ask(RequestKind::Grants(job.request.grants.clone()), &[]).await?;
+    Ok(None)
 }
 
 /// Waits until the VM is on or off, and not in between. Returns its state.

@@ -43,7 +43,7 @@ use strongroom_host::protocol::{OwnVolume, Problem, VmName, VmSpec};
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_hypervisor::swtpm::{STATE_FILE, StateGate};
 use strongroom_hypervisor::{RunDirectory, Swtpm};
-use strongroom_keys::ProviderKey;
+use strongroom_keys::MissingKey;
 use strongroom_memory::secret::SecretError;
 use strongroom_types::VolumeId;
 use thiserror::Error;
@@ -102,7 +102,7 @@ pub enum TpmError {
 
 impl TpmError {
     /// Returns the missing key with the reason, if it may become available.
-    pub fn missing_key(&self) -> Option<(&ProviderKey, &str)> {
+    pub fn missing_key(&self) -> Option<MissingKey<'_>> {
         match self {
             Self::Volume(error) | Self::Record(RecordError::Volume(error)) => error.missing_key(),
             _ => None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use strongroom_datastore::file::Protection;
 use strongroom_keys::{
-    Kek, KekSource, KeyError, LeaseState, LeaseStatus, Leases, OnRevocation, ProviderKey, RevokedHow,
+    Absence, Kek, KekSource, KeyError, LeaseState, LeaseStatus, Leases, OnRevocation, ProviderKey, RevokedHow,
 };
 use strongroom_types::KekId;
 
@@ -231,7 +231,7 @@ impl VolumeKek {
         KeyError::Unavailable {
             key: Box::new(key.clone()),
             reason: reason.unwrap_or_else(|| "it is being asked for".to_owned()),
-            may_come_back: !is_revoked,
+            absence: if is_revoked { Absence::ForGood } else { Absence::ForNow },
         }
     }
 

@@ -113,7 +113,7 @@ impl Leases for ScriptedLeases {
     fn status(&self, _: &ProviderKey) -> Option<LeaseStatus> {
         let state = self.state.lock().stands?;
         let reason = (state != LeaseState::Held).then(|| "kms1 rests".to_owned());
-        Some(LeaseStatus { state, since_unix_seconds: 7, reason, expired: false })
+        Some(LeaseStatus { state, since_unix_seconds: 7, reason, expired: false, upstream: None })
     }
 
     fn on_revocation(&self, _: &ProviderKey) -> OnRevocation {

@@ -14,7 +14,8 @@
 //! - **Activate, Revoke, Destroy, attributes** concern only the object. Revoking it here ends its
 //!   release by the broker; the key at its provider must be revoked there.
 //! - **An outage** of the provider fails the item with a code of its own ([`UNAVAILABLE`]), by
-//!   which a host tells it from a refusal and waits.
+//!   which a host tells it from a refusal and waits. A request with a grant fails as a whole then,
+//!   and its grant is not used up.
 //!
 //! Calls to providers block, so they run on threads of their own, at most [`CALLS_MAX`] at a time.
 //!
@@ -34,6 +35,7 @@ use strongroom_keys::ProviderKey;
 use strongroom_kmip::protocol::ResultReason;
 use strongroom_memory::secret::SecretBytes;
 use tokio::sync::Semaphore;
+use tokio::time::timeout_at;
 
 pub(crate) use keeping::follow;
 pub use keeping::{BrokerError, list, take_in};
@@ -47,9 +49,9 @@ pub const CALLS_MAX: usize = 32;
 /// The times of a broker.
 #[derive(Debug, Clone, Copy)]
 pub struct BrokerTimes {
-    /// How long a request waits for its turn. By default 4 s, because clients commonly wait that
-    /// long for an answer.
-    pub turn_within: Duration,
+    /// How long a request waits for all answers of providers that it needs. By default 4 s: clients
+    /// commonly wait 5 s for an answer, and then do not learn which provider is silent.
+    pub answers_within: Duration,
     /// How long a provider's answer about a state is cached. Many hosts ask about the same key; the
     /// default, 5 s, is a fraction of the time in which a revocation must reach them.
     pub state_kept: Duration,
@@ -57,7 +59,7 @@ pub struct BrokerTimes {
 
 impl Default for BrokerTimes {
     fn default() -> Self {
-        Self { turn_within: Duration::from_secs(4), state_kept: Duration::from_secs(5) }
+        Self { answers_within: Duration::from_secs(4), state_kept: Duration::from_secs(5) }
     }
 }
 
@@ -96,23 +98,28 @@ impl Broker {
         self.upstream.as_ref()
     }
 
+    /// When the providers must have answered a request that begins now.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.times.answers_within
+    }
+
     /// The key, from its provider.
-    pub(crate) async fn key(&self, key: &ProviderKey) -> Result<SecretBytes, Failure> {
+    pub(crate) async fn key(&self, key: &ProviderKey, deadline: Instant) -> Result<SecretBytes, Failure> {
         let asked = key.clone();
-        self.ask(key, move |upstream| upstream.fetch(&asked)).await
+        self.ask(key, deadline, move |upstream| upstream.fetch(&asked)).await
     }
 
     /// The key's state at its provider, possibly cached.
-    pub(crate) async fn state(&self, key: &ProviderKey) -> Result<UpstreamState, Failure> {
+    pub(crate) async fn state(&self, key: &ProviderKey, deadline: Instant) -> Result<UpstreamState, Failure> {
         match self.known_state(key) {
             Some(state) => Ok(state),
-            None => self.ask_state(key).await,
+            None => self.ask_state(key, deadline).await,
         }
     }
 
-    async fn ask_state(&self, key: &ProviderKey) -> Result<UpstreamState, Failure> {
+    async fn ask_state(&self, key: &ProviderKey, deadline: Instant) -> Result<UpstreamState, Failure> {
         let (asked_at, asked) = (Instant::now(), key.clone());
-        let state = self.ask(key, move |upstream| upstream.state(&asked)).await?;
+        let state = self.ask(key, deadline, move |upstream| upstream.state(&asked)).await?;
         let mut states = self.states.lock();
         if states.len() >= STATES_MAX {
             states.clear();
@@ -129,16 +136,18 @@ impl Broker {
             .map(|(_, state)| *state)
     }
 
+    /// Asks a provider. A call that is not answered in time keeps its place among
+    /// [`CALLS_MAX`] until the provider's own limit.
     async fn ask<Answer: Send + 'static>(
         &self,
         key: &ProviderKey,
+        deadline: Instant,
         question: impl FnOnce(&dyn Upstream) -> Result<Answer, UpstreamError> + Send + 'static,
     ) -> Result<Answer, Failure> {
-        let turn =
-            tokio::time::timeout(self.times.turn_within, Arc::clone(&self.calls).acquire_owned()).await;
+        let away = |reason| failure(key, &UpstreamError::Unavailable { reason });
+        let turn = timeout_at(deadline.into(), Arc::clone(&self.calls).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {
-            let reason = format!("{CALLS_MAX} other calls keep all providers waiting");
-            return Err(failure(key, &UpstreamError::Unavailable { reason }));
+            return Err(away(format!("{CALLS_MAX} other calls keep all providers waiting")));
         };
         let upstream = Arc::clone(&self.upstream);
         let asked = tokio::task::spawn_blocking(move || {
@@ -146,10 +155,11 @@ impl Broker {
             drop(turn);
             answer
         });
-        match asked.await {
-            Ok(answer) => answer.map_err(|error| failure(key, &error)),
+        match timeout_at(deadline.into(), asked).await {
+            Ok(Ok(answer)) => answer.map_err(|error| failure(key, &error)),
             // It panicked; the panic hook has reported that.
-            Err(error) => Err(Failure::internal(&error)),
+            Ok(Err(error)) => Err(Failure::internal(&error)),
+            Err(_) => Err(away(format!("no answer within {} ms", self.times.answers_within.as_millis()))),
         }
     }
 }
@@ -167,7 +177,8 @@ fn failure(key: &ProviderKey, error: &UpstreamError) -> Failure {
         UpstreamError::Refused { .. } => (REFUSED, ResultReason::PermissionDenied),
         UpstreamError::Gone { .. } => (GONE, ResultReason::ItemNotFound),
     };
-    Failure::new(reason, format!("{word}: {key}: {error}"))
+    let provider_is_away = matches!(error, UpstreamError::Unavailable { .. });
+    Failure { provider_is_away, ..Failure::new(reason, format!("{word}: {key}: {error}")) }
 }
 
 /// The failure without a broker, for example if the server was started without the provider.

@@ -55,6 +55,9 @@ pub enum Refusal {
     /// It was used before.
     #[error("the grant was used before; each is good for one request")]
     Replayed,
+    /// Another request with it waits for an external provider.
+    #[error("another request with the grant is not over; present it one at a time")]
+    InUse,
     /// It was valid before the key server was restored, so its use is unknown.
     #[error(
         "the grant was good before the key server was restored from a backup; a grant must be good only after {restored}"
@@ -101,6 +104,7 @@ impl Refusal {
             Refusal::OtherVm => "grant-other-vm",
             Refusal::OtherOperation => "grant-other-operation",
             Refusal::Replayed => "grant-replayed",
+            Refusal::InUse => "grant-in-use",
             Refusal::BeforeRestore { .. } => "grant-before-restore",
             Refusal::NotPrepared { .. } => "grant-not-prepared",
             Refusal::Superseded { .. } => "grant-superseded",

@@ -6,6 +6,7 @@
 //! is repeated with the answer.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use strongroom_keys::ProviderKey;
 use strongroom_memory::secret::SecretBytes;
@@ -29,6 +30,8 @@ pub enum Ask {
 /// The answers during one request. Dropped with it, which wipes the keys.
 #[derive(Debug, Default)]
 pub struct Answers {
+    /// When providers must have answered, since the first of them was asked.
+    pub(crate) deadline: Option<Instant>,
     pub(crate) keys: HashMap<ProviderKey, Result<SecretBytes, Failure>>,
     pub(crate) states: HashMap<ProviderKey, Result<UpstreamState, Failure>>,
     pub(crate) dependents: HashMap<ObjectId, Result<Vec<String>, Unknown>>,

@@ -128,7 +128,10 @@ fn line(event: &Event) -> Record {
     }
     record = record.field("client", event.who.identity.client.to_string());
     match &event.grant {
-        Some(ShownGrant::Redeemed { id, vm, generation, signer }) => {
+        Some(ShownGrant::Accepted { id, vm, generation, signer, is_used }) => {
+            if !is_used {
+                record = record.field("grant_used", "no");
+            }
             record = record
                 .field("grant", id.to_string())
                 .field("vm", vm.to_string())

@@ -95,7 +95,7 @@ fn a_host_gets_what_it_was_granted_once() {
     assert_eq!(
         words,
         [
-            "a host needs a grant for that",
+            "grant-needed",
             "the role control may not Get",
             "grant-other-host",
             "released",

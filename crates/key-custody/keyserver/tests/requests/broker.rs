@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
-use strongroom_keyserver::EventOutcome;
 use strongroom_keyserver::access::{Identity, Role};
-use strongroom_keyserver::broker::{self, CALLS_MAX, Upstream, UpstreamError, UpstreamState};
+use strongroom_keyserver::broker::{self, BrokerTimes, CALLS_MAX, Upstream, UpstreamError, UpstreamState};
+use strongroom_keyserver::grant::ledger::raise_generation;
+use strongroom_keyserver::grant::{VmGeneration, VmId};
+use strongroom_keyserver::{Event, EventOutcome, ShownGrant};
 use strongroom_kmip::message::*;
 use strongroom_kmip::protocol::*;
 use strongroom_memory::secret::SecretBytes;
@@ -15,6 +18,9 @@ use strongroom_memory::secret::SecretBytes;
 use crate::fixture::{
     Fixture, assert_done, assert_refused, get, granted, identity, just, key_in, locate, located, revoke,
 };
+
+/// Timeout of anything that is waited for.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A provider in memory.
 #[derive(Debug, Default)]
@@ -52,6 +58,14 @@ impl Provider {
     fn hold(&self, is_held: bool) {
         self.held.lock().0 = is_held;
         self.changed.notify_all();
+    }
+
+    /// Waits until it holds so many requests.
+    #[track_caller]
+    fn await_held(&self, count: usize) {
+        let mut held = self.held.lock();
+        let waited = self.changed.wait_while_for(&mut held, |held| held.1 < count, DEADLINE);
+        assert!(!waited.timed_out(), "{} requests came, not {count}", held.1);
     }
 
     fn find(&self, key: &ProviderKey) -> Result<(UpstreamState, [u8; 32]), UpstreamError> {
@@ -104,16 +118,41 @@ struct Site {
 impl Site {
     /// A site with a key of 32 fives.
     fn new() -> Self {
+        Self::of(Fixture::before)
+    }
+
+    /// The same, before whose provider this puts a server.
+    fn of(before: impl FnOnce(Arc<dyn Upstream>) -> Fixture) -> Self {
         let (provider, key) = Provider::with_key("4711", 5);
-        let fixture = Fixture::before(provider.clone());
+        let fixture = before(provider.clone());
         let (control, host) = (identity("control", Role::Control), identity("host", Role::Host));
         let id = taken_in(&fixture, &control, &key);
         Self { provider, fixture, control, host, key, id }
     }
 
+    /// A fresh grant for the key.
+    fn grant(&self) -> Vec<u8> {
+        self.fixture.control.grant(&self.host, &self.id, 1)
+    }
+
     /// A host's request with a fresh grant for the key.
     fn granted(&self, payloads: Vec<RequestPayload>) -> RequestMessage {
-        granted(self.fixture.control.grant(&self.host, &self.id, 1), payloads)
+        granted(self.grant(), payloads)
+    }
+
+    /// What a host asks when it fetches the key under this grant: its state, and the key.
+    fn fetch(&self, grant: &[u8]) -> Vec<ResponseItem> {
+        let request = granted(grant.to_vec(), vec![state(&self.id), get(&self.id)]);
+        self.fixture.send(&self.host, &request).items
+    }
+
+    /// A fetch that goes on beside the test.
+    fn begin_fetch(&self, grant: &[u8]) -> tokio::task::JoinHandle<Vec<ResponseItem>> {
+        let request = granted(grant.to_vec(), vec![state(&self.id), get(&self.id)]);
+        let (server, host) = (Arc::clone(&self.fixture.server), self.host.clone());
+        self.fixture.spawn(async move {
+            server.handle(strongroom_keyserver::Caller::new(host, None), &request).await.items
+        })
     }
 
     /// Sends a request as the host, with such a grant.
@@ -128,6 +167,13 @@ impl Site {
     /// The provider's requests for a key, and for a state, so far.
     fn asked(&self) -> (usize, usize) {
         *self.provider.asked.lock()
+    }
+}
+
+impl Drop for Site {
+    /// A test that fails does not wait for the requests that its provider holds.
+    fn drop(&mut self) {
+        self.provider.hold(false);
     }
 }
 
@@ -238,6 +284,125 @@ fn what_a_provider_cannot_say_is_an_outage_and_what_it_has_not_is_gone() {
     assert!(refused.result_message.unwrap().contains("start it with --broker corp"));
 }
 
+#[track_caller]
+fn assert_all_refused_with(items: &[ResponseItem], word: &str) {
+    for item in items {
+        assert_eq!(item.result_status, ResultStatus::OperationFailed, "{item:?}");
+        assert!(item.payload.is_none(), "{item:?}");
+        let message = item.result_message.as_deref().unwrap();
+        assert!(message.starts_with(word), "{message}");
+    }
+}
+
+/// A grant that has released nothing because the provider was away is good until it expires, and
+/// then still for one release.
+#[test]
+fn a_grant_outlasts_an_outage_of_the_provider_and_is_good_once_after_it() {
+    let site = Site::new();
+    let (grant, provider) = (site.grant(), &site.provider);
+    provider.is_away(true);
+    site.fixture.events();
+    for _ in 0..3 {
+        let away = site.fetch(&grant);
+        assert_eq!(away.len(), 2, "the request is refused as a whole");
+        assert_all_refused_with(&away, "upstream-unavailable: key provider corp, key 4711: ");
+    }
+    // Each is on record, and that the grant was not used.
+    let recorded = site.fixture.events();
+    assert_eq!(recorded.len(), 3, "{recorded:?}");
+    for event in recorded {
+        assert!(matches!(event.outcome, EventOutcome::Refused { .. }), "{event:?}");
+        assert!(matches!(event.grant, Some(ShownGrant::Accepted { is_used: false, .. })), "{event:?}");
+        assert_eq!((event.upstream, event.objects.len()), (Some(site.key.clone()), 1));
+    }
+    // Nothing began with it, either: the host reads no state without a grant.
+    assert_refused(&site.ask(&site.host, state(&site.id)), ResultReason::PermissionDenied);
+    site.fixture.events();
+
+    provider.is_away(false);
+    let released = site.fetch(&grant);
+    assert_eq!((state_in(&released[0]), key_in(&released[1])), (State::Active, vec![5; 32]));
+    let used = |event: &Event| matches!(event.grant, Some(ShownGrant::Accepted { is_used: true, .. }));
+    assert!(site.fixture.events().iter().all(used));
+    // Replayed, it gives nothing, whether the provider is there or not, and nobody is asked.
+    let asked = site.asked();
+    for is_away in [false, true] {
+        provider.is_away(is_away);
+        assert_all_refused_with(&site.fetch(&grant), "grant-replayed: ");
+    }
+    assert_eq!(site.asked(), asked);
+}
+
+/// The state is known from before, so that only the key is missing: nothing is told all the same.
+#[test]
+fn what_is_known_of_a_key_uses_no_grant_up_while_the_key_cannot_be_fetched() {
+    let site = Site::new();
+    assert_eq!(state_in(&site.ask_granted(state(&site.id))), State::Active);
+    site.provider.is_away(true);
+    let grant = site.grant();
+    let both = site.fetch(&grant);
+    assert_eq!((both.len(), site.asked()), (2, (1, 1)));
+    assert_all_refused_with(&both, "upstream-unavailable: ");
+    site.provider.is_away(false);
+    assert_eq!(key_in(&site.fetch(&grant)[1]), [5; 32]);
+    assert_all_refused_with(&site.fetch(&grant), "grant-replayed: ");
+}
+
+#[test]
+fn a_grant_is_presented_by_one_request_at_a_time_and_releases_once() {
+    let site = Site::new();
+    let grant = site.grant();
+    site.provider.hold(true);
+    let first = site.begin_fetch(&grant);
+    site.provider.await_held(1);
+    // However often it is presented meanwhile, the provider is asked once.
+    for _ in 0..CALLS_MAX {
+        let copy = site.begin_fetch(&grant);
+        let told = site.fixture.wait(async { tokio::time::timeout(DEADLINE, copy).await });
+        let told = told.expect("it waits for nobody").unwrap();
+        assert_all_refused_with(&told, "grant-in-use: ");
+    }
+    // Another grant is another matter.
+    let other = site.begin_fetch(&site.grant());
+    site.provider.await_held(2);
+    site.provider.hold(false);
+    for fetched in [first, other] {
+        assert_eq!(key_in(&site.fixture.wait(fetched).unwrap()[1]), [5; 32]);
+    }
+    assert_all_refused_with(&site.fetch(&grant), "grant-replayed: ");
+}
+
+/// A key that came from its provider does not leave under a grant that became void meanwhile.
+#[test]
+fn a_grant_that_becomes_void_while_the_provider_is_asked_gives_nothing() {
+    let site = Site::new();
+    site.provider.hold(true);
+    let fetched = site.begin_fetch(&site.grant());
+    site.provider.await_held(1);
+    let vm = VmId::from_bytes([7; 16]);
+    raise_generation(&*site.fixture.store, vm, VmGeneration(2)).unwrap();
+    site.fixture.events();
+    site.provider.hold(false);
+    assert_all_refused_with(&site.fixture.wait(fetched).unwrap(), "grant-superseded: ");
+    assert!(site.asked().0 > 0, "the key was there");
+    let is_release = |event: &Event| matches!(event.outcome, EventOutcome::Released { .. });
+    assert!(!site.fixture.events().iter().any(is_release));
+}
+
+/// The host is told which provider is silent before it gives the key server up.
+#[test]
+fn a_provider_that_is_silent_is_named_in_time() {
+    let soon = BrokerTimes { answers_within: Duration::from_millis(1), ..BrokerTimes::default() };
+    let site = Site::of(|provider| Fixture::before_with_times(provider, soon));
+    site.provider.hold(true);
+    let grant = site.grant();
+    for _ in 0..2 {
+        let told = "upstream-unavailable: key provider corp, key 4711: no answer within 1 ms";
+        assert_all_refused_with(&site.fetch(&grant), told);
+    }
+    site.provider.hold(false);
+}
+
 #[test]
 fn a_batch_that_is_to_be_undone_asks_too() {
     let site = Site::new();
@@ -267,9 +432,7 @@ fn a_provider_that_hangs_has_so_many_callers_and_no_more() {
         })
     };
     let asked: Vec<_> = (0..CALLS_MAX + 8).map(|_| ask()).collect();
-    let mut held = site.provider.held.lock();
-    site.provider.changed.wait_while(&mut held, |held| held.1 < CALLS_MAX);
-    drop(held);
+    site.provider.await_held(CALLS_MAX);
     // Requests that need no provider are answered meanwhile.
     assert_eq!(state_in(&site.ask(&site.control, state(&site.id))), State::Active);
     site.provider.hold(false);

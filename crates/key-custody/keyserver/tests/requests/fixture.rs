@@ -34,7 +34,7 @@ pub const NOW: i64 = 1_795_348_800;
 
 /// Times that never run out during a test.
 const AS_LONG_AS_IT_TAKES: BrokerTimes =
-    BrokerTimes { turn_within: Duration::from_secs(3600), state_kept: Duration::from_secs(3600) };
+    BrokerTimes { answers_within: Duration::from_secs(3600), state_kept: Duration::from_secs(3600) };
 
 #[derive(Default)]
 pub struct Recorder {
@@ -151,8 +151,13 @@ impl Fixture {
 
     /// An empty server with an external provider.
     pub fn before(upstream: Arc<dyn Upstream>) -> Self {
+        Self::before_with_times(upstream, AS_LONG_AS_IT_TAKES)
+    }
+
+    /// The same, with these times of its broker.
+    pub fn before_with_times(upstream: Arc<dyn Upstream>, times: BrokerTimes) -> Self {
         let store = Arc::new(Engine::with_backend(redb::backends::InMemoryBackend::new(), "test").unwrap());
-        let broker = Broker::with_times(upstream, AS_LONG_AS_IT_TAKES);
+        let broker = Broker::with_times(upstream, times);
         Self::assembled(store, &root(1), Some(Arc::new(broker)))
     }
 

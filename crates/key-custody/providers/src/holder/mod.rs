@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
-use strongroom_keys::{Kek, KekSource, LeaseState, LeaseStatus, ProviderKey, RevokedHow};
+use strongroom_keys::{Kek, KekSource, LeaseState, LeaseStatus, ProviderKey, ProviderName, RevokedHow};
 
 pub use event::HolderEvent;
 
@@ -99,6 +99,8 @@ struct Waiting {
     since: SystemTime,
     /// Why it is not available; `None` before the first request.
     reason: Option<String>,
+    /// The provider behind a broker that makes it unavailable.
+    upstream: Option<ProviderName>,
 }
 
 struct Held {
@@ -115,6 +117,8 @@ struct Held {
 struct Outage {
     refused: bool,
     reason: String,
+    /// The provider behind a broker that is unavailable.
+    upstream: Option<ProviderName>,
 }
 
 impl Holder {
@@ -229,7 +233,9 @@ fn fetch_from(provider: &dyn KeyProvider, key: &ProviderKey) -> Result<Kek, Prov
 impl Entry {
     fn status(&self) -> LeaseStatus {
         let (state, since, reason, expired) = match self {
-            Self::Waiting(Waiting { since, reason }) => (LeaseState::Waiting, since, reason.clone(), false),
+            Self::Waiting(Waiting { since, reason, .. }) => {
+                (LeaseState::Waiting, since, reason.clone(), false)
+            }
             Self::Held(Held { outage: None, since, expired, .. }) => {
                 (LeaseState::Held, since, None, *expired)
             }
@@ -241,13 +247,18 @@ impl Entry {
             }
         };
         let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        LeaseStatus { state, since_unix_seconds: since.as_secs(), reason, expired }
+        let upstream = match self {
+            Self::Waiting(Waiting { upstream, .. })
+            | Self::Held(Held { outage: Some(Outage { upstream, .. }), .. }) => upstream.clone(),
+            Self::Held(_) | Self::Revoked { .. } => None,
+        };
+        LeaseStatus { state, since_unix_seconds: since.as_secs(), reason, expired, upstream }
     }
 }
 
 impl Waiting {
     fn begins() -> Self {
-        Self { since: SystemTime::now(), reason: None }
+        Self { since: SystemTime::now(), reason: None, upstream: None }
     }
 }
 

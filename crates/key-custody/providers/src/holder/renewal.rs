@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use strongroom_keys::{Kek, ProviderKey, RevokedHow};
+use strongroom_keys::{Kek, ProviderKey, ProviderName, RevokedHow};
 
 use super::{Entry, Held, HolderEvent, Outage, Shared, Waiting, boot_time, fetch_from};
 use crate::error::ProviderError;
@@ -109,7 +109,8 @@ fn renewed(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
         match answer {
             Ok(facts) => confirm(held, key, asked_at, &facts, &mut events),
             Err(error) => {
-                let outage = Outage { refused: !error.ends_by_itself(), reason: error.to_string() };
+                let (refused, upstream) = (!error.ends_by_itself(), upstream_of(&error));
+                let outage = Outage { refused, reason: error.to_string(), upstream };
                 if held.outage.is_none() {
                     held.since = SystemTime::now();
                     events.push(HolderEvent::Outage { key: key.clone(), reason: outage.reason.clone() });
@@ -119,8 +120,10 @@ fn renewed(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
         }
         if held.is_over(&shared.terms) {
             // Without an outage it is requested at once.
-            let reason = held.outage.take().map(|outage| outage.reason);
-            *entry = Entry::Waiting(Waiting { reason, ..Waiting::begins() });
+            let outage = held.outage.take();
+            let (reason, upstream) =
+                outage.map_or((None, None), |outage| (Some(outage.reason), outage.upstream));
+            *entry = Entry::Waiting(Waiting { reason, upstream, ..Waiting::begins() });
             events.push(HolderEvent::LeaseEnded { key: key.clone() });
         }
     }
@@ -177,8 +180,11 @@ fn retried(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
             *entry = Entry::Revoked { how, since: SystemTime::now() };
             events.push(HolderEvent::Revoked { key: key.clone(), how });
         }
+        // That it needs another grant says less than why it is not available.
+        Err(ProviderError::Ungranted { .. }) if waiting.reason.is_some() => {}
         Err(error) => {
             let reason = error.to_string();
+            waiting.upstream = upstream_of(&error);
             if waiting.reason.replace(reason.clone()).is_none() {
                 events.push(HolderEvent::Outage { key: key.clone(), reason });
             }
@@ -186,6 +192,13 @@ fn retried(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
     }
     drop(state);
     tell(shared, events);
+}
+
+fn upstream_of(error: &ProviderError) -> Option<ProviderName> {
+    match error {
+        ProviderError::UpstreamUnavailable { upstream, .. } => Some(upstream.clone()),
+        _ => None,
+    }
 }
 
 fn tell(shared: &Shared, events: Vec<HolderEvent>) {

@@ -34,6 +34,8 @@ pub const HEALTH_PERIOD: Duration = Duration::from_secs(5);
 /// The start of the embedded key server's message when it brokers a provider that cannot be
 /// reached. The key is unavailable, and nobody has refused it.
 const UPSTREAM_UNAVAILABLE: &str = "upstream-unavailable: ";
+/// The starts of its messages that another grant helps against.
+const UNGRANTED: [&str; 4] = ["grant-needed: ", "grant-replayed: ", "grant-expired: ", "grant-in-use: "];
 
 /// Whether a failed request reached a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,8 +269,52 @@ fn of_client(error: ClientError) -> ProviderError {
         ClientError::Secret(error) => ProviderError::Secret(error),
         ClientError::TlsFiles(_) | ClientError::ServerName { .. } => misconfigured(error),
         ClientError::Refused { refusal, .. } if refusal.message.starts_with(UPSTREAM_UNAVAILABLE) => {
-            ProviderError::Unavailable { reason: refusal.message }
+            upstream_unavailable(refusal.message)
+        }
+        ClientError::Refused { server, refusal } if is_ungranted(&refusal.message) => {
+            ProviderError::Ungranted { reason: format!("{server}: {}; get another grant", refusal.message) }
         }
         error => ProviderError::Refused { reason: error.to_string() },
+    }
+}
+
+fn is_ungranted(message: &str) -> bool {
+    UNGRANTED.iter().any(|start| message.starts_with(start))
+}
+
+/// The broker's message, such as
+/// `upstream-unavailable: key provider corp, key 4711: kms1 is silent`.
+fn upstream_unavailable(message: String) -> ProviderError {
+    let told = message.strip_prefix(UPSTREAM_UNAVAILABLE).and_then(|key| key.strip_prefix("key provider "));
+    let named = told.and_then(|told| told.split_once(", "));
+    match named.and_then(|(name, reason)| Some((name.parse().ok()?, reason))) {
+        Some((upstream, reason)) => {
+            ProviderError::UpstreamUnavailable { upstream, reason: reason.to_owned() }
+        }
+        None => ProviderError::Unavailable { reason: message },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_keys::Absence;
+
+    use super::*;
+
+    #[test]
+    fn a_broker_names_the_provider_that_is_away() {
+        let told = "upstream-unavailable: key provider corp, key 4711: kms1:5696: no connection";
+        let error = upstream_unavailable(told.to_owned());
+        assert!(error.ends_by_itself() && error.may_come_back());
+        assert_eq!(
+            error.to_string(),
+            "it comes from key provider corp, which is unavailable: key 4711: kms1:5696: no connection"
+        );
+        // A message of another form is still the reason.
+        for told in ["upstream-unavailable: ", "upstream-unavailable: key provider \u{1b}[31m, key 4711: it"]
+        {
+            let error = upstream_unavailable(told.to_owned());
+            assert_eq!((error.to_string().as_str(), error.absence()), (told, Absence::ForNow));
+        }
     }
 }

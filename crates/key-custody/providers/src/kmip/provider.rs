@@ -102,7 +102,8 @@ impl KmipProvider {
         wanted
     }
 
-    /// Fetches a key under a grant, which the first server that may have seen it uses up.
+    /// Fetches a key under a grant. The first server that may have seen it uses it up, unless it
+    /// says that the provider behind it is unavailable.
     fn fetched_under(
         &self,
         grant: KeyGrant,
@@ -123,7 +124,7 @@ impl KmipProvider {
             Ok(Fetched { facts, secret })
         });
         outcome.map_err(|(error, asked)| {
-            if asked == Asked::No {
+            if asked == Asked::No || matches!(error, ProviderError::UpstreamUnavailable { .. }) {
                 grants.put_back(grant);
             }
             error
