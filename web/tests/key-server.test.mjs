@@ -54,7 +54,9 @@ test("a key server that is away is said, with the next step, until it is back", 
     const { key, provider } = status.keys[0];
     const bad = page.locator(".note-bad");
     await bad.getByText(`Waiting for key provider ${provider}, key ${key}`).waitFor(SOON);
-    await bad.getByText(`it comes from key provider ${PROVIDER}, which is unavailable`).waitFor(SOON);
+    await bad
+      .getByText(`it comes from key provider ${PROVIDER}, which is unavailable`)
+      .waitFor(SOON);
     await bad.getByText(`strongroom key-provider test ${PROVIDER}`, { exact: false }).waitFor(SOON);
     await page
       .locator(".screen-line")
