@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { launch, violations, Window } from "./browser.mjs";
+import { launch, picture, violations, Window } from "./browser.mjs";
 import { Serving } from "./serving.mjs";
 
 /** @type {Serving} */
@@ -265,6 +265,12 @@ person("a host is in maintenance until that ends", async (ada) => {
   await ada.sees(`${host.name} is in maintenance`);
   await ada.chooses(host.name, /Declare lost/);
   assert.ok(await ada.dialog.getByRole("button", { name: "Declare lost" }).isDisabled());
+  await ada.finishes("Cancel");
+  await ada.chooses(host.name, /Evacuate/);
+  await ada.page.getByLabel("Take volumes along where no other host reaches them").check();
+  await picture(ada.page, "evacuate");
+  const command = ada.dialog.getByText(`strongroom host evacuate ${host.name} --with-volumes`);
+  await command.waitFor({ state: "attached" });
   await ada.finishes("Cancel");
   await ada.chooses(host.name, /End maintenance/);
   await ada.page.getByText(`${host.name} is in maintenance`).waitFor({ state: "detached" });

@@ -128,8 +128,9 @@ function EvacuateDialog({ host, vms, onClose }: Props & { onClose: () => void })
       onClose={onClose}
     >
       <p>
-        It is in maintenance from then on. {plural(vms.length, "VM")} move to other hosts, four at a
-        time; {count(running.length)} of them {running.length === 1 ? "runs" : "run"} and{" "}
+        It is in maintenance from then on. {plural(vms.length, "VM")}{" "}
+        {vms.length === 1 ? "moves" : "move"} to other hosts, four at a time;{" "}
+        {count(running.length)} of them {running.length === 1 ? "runs" : "run"} and{" "}
         {running.length === 1 ? "moves" : "move"} while running. What stays is in the task, with the
         reasons.
       </p>
@@ -156,7 +157,7 @@ function EvacuateDialog({ host, vms, onClose }: Props & { onClose: () => void })
         onChange={setWithVolumes}
       />
       <SizeField
-        label="Of each VM at most, a second"
+        label="At most, a second, of each VM"
         size={rate}
         limits={rateLimits}
         onChange={setRate}

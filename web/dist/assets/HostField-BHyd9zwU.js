@@ -1,1 +1,0 @@
-import{u as i,j as n,D as r}from"./index-e_Yoqdpm.js";function m({value:e,onChange:o,without:l=[]}){const{data:a}=i("host_list",{query:{limit:1e3}}),t=(a?.items??[]).map(({name:s})=>s).filter(s=>!l.includes(s));return n.jsx(r,{label:"Host",value:e,onChange:o,options:[{value:"",label:t.length===0?"No other host":"Choose a host"},...t.map(s=>({value:s,label:s}))]})}export{m as H};

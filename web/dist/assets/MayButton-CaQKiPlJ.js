@@ -1,1 +1,0 @@
-import{k as r,j as e,n as i}from"./index-e_Yoqdpm.js";function x({operation:s,onPress:n,look:o="plain",icon:t,children:a}){const u=r()(s);return e.jsx(i,{look:o,why:u,onPress:n,...t===void 0?{}:{icon:t},children:a})}export{x as M};

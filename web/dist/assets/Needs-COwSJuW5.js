@@ -1,0 +1,1 @@
+import{k as i,j as e,N as o}from"./index-CH9REoww.js";function a({operation:t,children:r}){const s=i()(t);return s===void 0?r:e.jsx(o,{title:"This takes another right",children:e.jsx("p",{children:s})})}export{a as N};
