@@ -260,12 +260,7 @@ impl VmKeys {
     /// The report of a missing key for the control plane.
     pub fn waiting_for(&self, missing: MissingKey<'_>) -> WaitingFor {
         let MissingKey { key, reason, absence } = missing;
-        let found = match absence {
-            Absence::Upstream(upstream) => {
-                Cause { reason: reason.to_owned(), upstream: Some(upstream.clone()) }
-            }
-            _ => Cause { reason: reason.to_owned(), upstream: None },
-        };
+        let found = Cause { reason: reason.to_owned(), upstream: absence.upstream().cloned() };
         let mut causes = self.causes.lock();
         let cause = match absence {
             // That it needs another grant says less than why it was unavailable before.

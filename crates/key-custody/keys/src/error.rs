@@ -20,6 +20,16 @@ pub enum Absence {
     Ungranted,
 }
 
+impl Absence {
+    /// The provider behind the key's own that is unavailable.
+    pub fn upstream(&self) -> Option<&ProviderName> {
+        match self {
+            Self::Upstream(upstream) => Some(upstream),
+            Self::ForGood | Self::ForNow | Self::Ungranted => None,
+        }
+    }
+}
+
 /// A key that is not available and may come back.
 #[derive(Clone, Copy, Debug)]
 pub struct MissingKey<'a> {

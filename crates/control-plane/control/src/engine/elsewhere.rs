@@ -10,7 +10,7 @@ use strongroom_types::display_bytes;
 use super::carried_moves::may_be_carried;
 use super::compliance::lacks_redundancy;
 use super::live_moves::may_move_live;
-use super::moves::needs_in;
+use super::moves::needs_elsewhere;
 use super::placement::{Among, Choice, told_of};
 use super::{Control, HostSeat};
 use crate::inventory::{Index, Row};
@@ -59,7 +59,7 @@ impl Control {
         other: &Row<DatastoreRecord>,
         left_bytes: u64,
     ) -> Result<Choice<'_>, Problem> {
-        let needs = needs_in(index, vm, other, former);
+        let needs = needs_elsewhere(index, vm, other, former);
         let choice = self.choose(index, &needs, among)?;
         self.reaches(choice.seat, other)?;
         self.must_have_room(index, choice.seat.id, needs.memory_bytes)?;

@@ -150,17 +150,15 @@ impl Control {
             }
         };
         let Some(own) = index.datastore_of(vm) else { return Err(problems::datastore_unknown(vm)) };
-        let in_own = || self.choose(index, &needs_elsewhere(index, vm, own, former), among);
+        let choose_in = |datastore| self.choose(index, &needs_elsewhere(index, vm, datastore, former), among);
         let (Choice { seat: next, reason }, other) = match volumes {
-            Volumes::MoveTo(other) if other.id != own.id => {
-                (self.choose(index, &needs_in(index, vm, other, former), among)?, Some(other))
-            }
+            Volumes::MoveTo(other) if other.id != own.id => (choose_in(other)?, Some(other)),
             Volumes::MoveTo(_) | Volumes::Stay => {
                 let or_carried =
                     |problem| if own.is_shared() { problem } else { or_with_volumes(vm, problem) };
-                (in_own().map_err(or_carried)?, None)
+                (choose_in(own).map_err(or_carried)?, None)
             }
-            Volumes::MoveIfNeeded => match in_own() {
+            Volumes::MoveIfNeeded => match choose_in(own) {
                 Ok(choice) => (choice, None),
                 Err(problem) => {
                     let (choice, other) = self.choose_elsewhere(index, vm, former, among, problem)?;
@@ -496,17 +494,8 @@ impl From<Problem> for NotAwaited {
     }
 }
 
-/// What a VM needs of a host to whose datastore its volumes move with it.
-pub(super) fn needs_in<'a>(
-    index: &'a Index,
-    vm: &'a Row<VmRecord>,
-    other: &'a Row<DatastoreRecord>,
-    former: &'a HostSeat,
-) -> Needs<'a> {
-    Needs { others: Vec::new(), ..needs_elsewhere(index, vm, other, former) }
-}
-
-/// What a VM needs of another host than its own.
+/// What a VM needs of another host than its own: its datastores, or another one, to which all of
+/// its volumes move with it.
 pub(super) fn needs_elsewhere<'a>(
     index: &'a Index,
     vm: &'a Row<VmRecord>,
@@ -521,7 +510,7 @@ pub(super) fn needs_elsewhere<'a>(
         board: vm.is_run().then_some(board),
         has_processor_of: has_processor.then_some(former),
         datastore,
-        others: index.other_datastores_of(vm),
+        others: if datastore.id == vm.datastore { index.other_datastores_of(vm) } else { Vec::new() },
         policy: index.policy_of(vm),
         memory_bytes: if vm.is_run() { vm.hardware.memory.bytes() } else { 0 },
         processors: vm.hardware.cpus.count(),

@@ -22,7 +22,7 @@ use super::alarms::{datastore_object, host_object};
 use super::boards::Baseline;
 use super::compliance::{deviating, deviations, schedule_of};
 use super::live_moves::{ModeOf, mode_of};
-use super::placement::placed_bytes;
+use super::placement::{placed_bytes, told_of};
 use super::{Control, HostSeat, cursor};
 use crate::inventory::{Facet, Index, Member, Members, NAME_PART_BYTES, Row, by_name_or_id, name_parts};
 use crate::problems;
@@ -412,8 +412,7 @@ impl<'a> SeenMount<'a> {
         states: &'a [(Uuid, Option<protocol::Host>)],
     ) -> Self {
         let state = states.iter().find(|(id, _)| *id == mount.host).and_then(|(_, state)| state.as_ref());
-        let path = std::path::Path::new(&mount.path);
-        let told = state.and_then(|state| state.datastores.iter().find(|told| told.path == path));
+        let told = state.and_then(|state| told_of(state, &mount.path));
         let right = told.is_some_and(|told| told.id == Some(datastore.id));
         let state = match told.map(|told| told.state) {
             _ if state.is_none() => DatastoreState::Unknown,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use strongroom_keys::{Kek, ProviderKey, ProviderName, RevokedHow};
+use strongroom_keys::{Kek, ProviderKey, RevokedHow};
 
 use super::{Entry, Held, HolderEvent, Outage, Shared, Waiting, boot_time, fetch_from};
 use crate::error::ProviderError;
@@ -109,7 +109,7 @@ fn renewed(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
         match answer {
             Ok(facts) => confirm(held, key, asked_at, &facts, &mut events),
             Err(error) => {
-                let (refused, upstream) = (!error.ends_by_itself(), upstream_of(&error));
+                let (refused, upstream) = (!error.ends_by_itself(), error.absence().upstream().cloned());
                 let outage = Outage { refused, reason: error.to_string(), upstream };
                 if held.outage.is_none() {
                     held.since = SystemTime::now();
@@ -184,7 +184,7 @@ fn retried(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
         Err(ProviderError::Ungranted { .. }) if waiting.reason.is_some() => {}
         Err(error) => {
             let reason = error.to_string();
-            waiting.upstream = upstream_of(&error);
+            waiting.upstream = error.absence().upstream().cloned();
             if waiting.reason.replace(reason.clone()).is_none() {
                 events.push(HolderEvent::Outage { key: key.clone(), reason });
             }
@@ -192,13 +192,6 @@ fn retried(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
     }
     drop(state);
     tell(shared, events);
-}
-
-fn upstream_of(error: &ProviderError) -> Option<ProviderName> {
-    match error {
-        ProviderError::UpstreamUnavailable { upstream, .. } => Some(upstream.clone()),
-        _ => None,
-    }
 }
 
 fn tell(shared: &Shared, events: Vec<HolderEvent>) {
